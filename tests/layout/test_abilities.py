@@ -71,6 +71,7 @@ FIELDS = {  # fields of a record by their names, arguments, exceptions, the oper
     "inference/partitioned/dag_policy.py": {"demands.policy.execution", "compiled.execution"},
     "inference/partitioned/region_runners.py": {"evidence"},
     "kernels/user/triton.py": {"error", "getattr(error, 'node', None)"},
+    "llm/programs.py": {"value"},
     "llm/sampling.py": {"self"},
     "runtime/backends/cpu.py": {"statistics"},
     "runtime/backends/cuda.py": {"statistics", "counters"},

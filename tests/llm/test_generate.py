@@ -26,7 +26,8 @@ from xpuruntime.testing.conformance.seeded.decoders import greedy, prompt, refer
 def test_the_cache_is_written_where_it_lies(pair: tuple[Any, Generator]) -> None:
     """No call copies a state: the one call of a layer that writes its two writes the rows that are new."""
     _, ours = pair
-    for entry in ours.program.entries:
+    sample = ours.steps.executor("sample").entry
+    for entry in (*ours.program.entries, sample):
         plan = entry.plans[0]
         states = {b.name for b in plan.buffers if b.kind.value == "state"}
         roots = {b.name: b.root for b in plan.buffers}
@@ -218,7 +219,8 @@ def test_a_batch_is_decoded_by_the_same_few_calls_and_copies_nothing() -> None:
         spent = {k: v - before[k] for k, v in ours.decode.counters.items()}
         assert (spent["runs"], spent["allocations"], spent["copies"]) == (20, 0, 0)
         assert len(ours.decode.plan.calls) <= 7 * ours.config.layers + 4
-        writers = [c for e in ours.program.entries for c in e.plans[0].calls if "rope_append" in c.ops]
+        plans = [e.plan for e in (*ours.steps.executors, ours.steps.executor("sample"))]
+        writers = [c for p in plans for c in p.calls if "rope_append" in c.ops]
         assert len(writers) == 3 * ours.config.layers  # prefill, decode, and decode with sampling
 
 

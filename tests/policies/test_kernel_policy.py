@@ -120,7 +120,7 @@ def test_frozen_hashable_picklable_and_readable():
         ),
         (
             lambda: Rule(phase="decoding", use="a"),
-            "[Rule] phase: no such phase; got 'decoding'. Did you mean 'decode'? Known: inference, prefill, decode, train_forward, train_backward.",
+            "[Rule] phase: no such phase; got 'decoding'. Did you mean 'decode'? Known: inference, prefill, decode, sample, train_forward, train_backward.",
         ),
         (
             lambda: Rule(op="matmul", shape="m < 3", use="gemv"),

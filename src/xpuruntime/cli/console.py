@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from .. import printable
 
@@ -21,6 +22,7 @@ __all__ = [
     "print_warning",
     "progress",
     "result_console",
+    "save_json",
 ]
 
 _PIPE_WIDTH = 200  # A pipe reports no width.
@@ -55,6 +57,15 @@ def print_text(text: str) -> None:
 def join_sentences(*parts: str) -> str:
     """Join parts into one line. A full stop is added to parts that end in none; empty parts are dropped."""
     return " ".join(p if p.endswith((".", "!", "?", ")")) else f"{p}." for p in parts if p)
+
+
+def save_json(path: Path, document: Mapping[str, Any]) -> None:
+    """Write a document as a JSON file, atomically. Raises StoreError."""
+    import json
+
+    from ..storage.store import write_atomic
+
+    write_atomic(path, json.dumps(document, indent=2).encode() + b"\n")
 
 
 def print_note(text: str) -> None:

@@ -11,7 +11,7 @@ import typer
 from ..errors import UnavailableError
 from . import options
 from .command import CommandResult, command
-from .console import print_line, print_note, print_table, print_text, progress
+from .console import print_line, print_note, print_table, print_text, progress, save_json
 from .exit_codes import ExitCode
 
 __all__ = ["explain"]
@@ -48,7 +48,7 @@ def explain(
             raise
         return _unavailable(error)
     if save is not None:
-        _save(save, plan.to_json())
+        save_json(save, plan.to_json())
     if html is not None:
         from ..workbench.pages.page import write_page
         from ..workbench.pages.receipt_page import snapshot_page
@@ -135,11 +135,3 @@ def _unavailable(error: UnavailableError) -> CommandResult:
         print_text(str(error))
 
     return CommandResult(document, show, ExitCode(error.exit_code))
-
-
-def _save(path: Path, plan: dict[str, Any]) -> None:
-    import json
-
-    from ..storage.store import write_atomic
-
-    write_atomic(path, json.dumps(plan, indent=2).encode() + b"\n")

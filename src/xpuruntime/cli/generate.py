@@ -10,15 +10,17 @@ import typer
 from .. import printable
 from . import options
 from .command import CommandResult, command
-from .console import print_line, print_note, progress
+from .console import print_line, print_note, print_text, progress, save_json
 from .generation_flags import GenerationFlags
+from .generator_flags import Explain, GeneratorFlags, Receipt, ReceiptFile
 
 if TYPE_CHECKING:
-    from ..llm.generate import Completion
+    from ..llm.answers import Completion
+    from ..llm.decoding.words import GenerationOptions
+    from ..llm.generate import Generator
 
 __all__ = ["generate"]
 
-_PRECISIONS = ("float32", "bfloat16", "float16")
 _MAX_BATCH = 8
 """Most answers that are decoded together."""
 
@@ -30,6 +32,7 @@ def generate(
         typer.Argument(metavar="MODEL", help="A folder with config.json and safetensors, or a .gguf file."),
     ],
     words: GenerationFlags,
+    opening: GeneratorFlags,
     prompt: Annotated[str, typer.Option("--prompt", "-p", help="Prompt.")] = "",
     dispatches: Annotated[
         bool,
@@ -42,36 +45,24 @@ def generate(
         bool, typer.Option(help="Apply the model's chat template to the prompt, if it has one.")
     ] = True,
     stream: Annotated[bool, typer.Option("--stream", help="Print the text as it is generated.")] = False,
-    capacity: Annotated[
-        int | None,
-        typer.Option(min=1, help="Size of the KV cache in tokens, prompt included. Default: 2048."),
-    ] = None,
-    precision: Annotated[
-        str | None,
-        typer.Option(
-            help=f"Precision: {', '.join(_PRECISIONS)}. Default: the checkpoint's.",
-            rich_help_panel="Engine and session",
-        ),
-    ] = None,
-    device: options.Device = None,
-    policy: options.Policy = None,
-    threads: options.Threads = None,
+    explain: Explain = False,
+    receipt: Receipt = False,
+    receipt_file: ReceiptFile = None,
     as_json: options.AsJson = False,
 ) -> CommandResult:
     """Generate text from a prompt."""
-    from ..errors import InputError, PrecisionUnavailable
+    from ..errors import InputError
 
-    if precision is not None and precision not in _PRECISIONS:
-        do = f"Use one of {', '.join(_PRECISIONS)}."
-        raise PrecisionUnavailable(f"generate {model}", "unsupported precision", got=precision, do=do)
+    who = f"generate {model}"
+    opening.check(who)
     if dispatches:
-        return _dispatches(model, capacity, device, precision, policy)
+        return _dispatches(model, opening)
     from ..llm.checkpoint.reader import open_checkpoint
-    from ..llm.generate import Generator, options_of
-    from ..types import DType
+    from ..llm.generate import options_of
 
-    if not prompt:
-        raise InputError(f"generate {model}", "no prompt is given", do="Give --prompt TEXT, or --dispatches.")
+    if not prompt and not explain:
+        do = "Give --prompt TEXT, --explain or --dispatches."
+        raise InputError(who, "no prompt is given", do=do)
     streamed, given = stream and not as_json, words.words()
     with progress(f"opening {model}") as update:
         checkpoint = open_checkpoint(model)
@@ -79,18 +70,12 @@ def generate(
         count = max(decided.samples, decided.num_beams)
         if streamed and count > 1:
             do = "Omit --stream."
-            raise InputError(
-                f"generate {model}", "--stream shows one answer without beam search", got=count, do=do
-            )
-        generator = Generator(
-            checkpoint,
-            capacity=capacity,
-            batch=count if decided.num_beams > 1 else min(count, _MAX_BATCH),
-            dtype=precision and DType(precision),
-            policy=policy,
-            device=device,
-            threads=threads,
-        )
+            raise InputError(who, "--stream shows one answer without beam search", got=count, do=do)
+        batch = count if decided.num_beams > 1 else min(count, _MAX_BATCH)
+        generator = opening.open(checkpoint, lambda text: update(f"{model}: {text}"), batch=batch)
+        if explain:
+            with generator:
+                return _explained(generator, decided)
         text = generator.checkpoint.text
         request: Any = [{"role": "user", "content": prompt}] if chat and text and text.template else prompt
         update("generating")
@@ -99,6 +84,10 @@ def generate(
         if streamed:  # After the progress line has gone.
             answers = [generator.generate(request, on_piece=_write, **given)]
             sys.stdout.write("\n")
+        ran = generator.receipt() if receipt or receipt_file is not None else None
+    if ran is not None and receipt_file is not None:
+        save_json(receipt_file, ran.to_json())
+        print_note(f"wrote {receipt_file}")
     document = {
         "model": generator.checkpoint.name,
         "precision": generator.dtype.value,
@@ -107,6 +96,8 @@ def generate(
     }
     if len(answers) > 1:
         document["answers"] = [_facts(a) for a in answers]
+    if receipt and ran is not None:
+        document["receipt"] = ran.to_json()
 
     def show() -> None:
         for answer in answers:
@@ -116,6 +107,8 @@ def generate(
                 f"prefill: {answer.prompt_tokens} tokens in {answer.prefill_s:.2f} s; "
                 f"decode: {len(answer.tokens)} tokens at {answer.tokens_per_second:.1f}/s ({answer.finish})"
             )
+        if receipt and ran is not None:
+            print_text(ran.text())
 
     return CommandResult(document, show)
 
@@ -139,9 +132,18 @@ def _facts(answer: Completion) -> dict[str, Any]:
     return facts if answer.score is None else {**facts, "score": answer.score}
 
 
-def _dispatches(
-    model: str, capacity: int | None, target: str | None, precision: str | None, policy: Any
-) -> CommandResult:
+def _explained(generator: Generator, decided: GenerationOptions) -> CommandResult:
+    """Return the plan of the entry points that a generation with these options runs."""
+    from ..llm.build import SAMPLE
+
+    if decided.on_device and not decided.most_likely:
+        generator.steps.executor(SAMPLE)
+    plan = generator.plan
+    document = {"decisions": [d.to_json() for d in plan.decisions], "plan": plan.to_json()}
+    return CommandResult(document, lambda: print_text(plan.explain()))
+
+
+def _dispatches(model: str, opening: GeneratorFlags) -> CommandResult:
     """Return the table of kernel calls per token after each fusion. No weights are read."""
     from dataclasses import asdict
     from pathlib import Path
@@ -155,10 +157,10 @@ def _dispatches(
     with progress(f"compiling {path.name} once per fusion"):
         rows = dispatch_table(
             config,
-            capacity=capacity or min(config.max_positions, 2048),
-            target=target,
-            dtype=None if precision is None else DType.of(precision),
-            policy=policy,
+            capacity=opening.capacity or min(config.max_positions, 2048),
+            target=opening.device,
+            dtype=None if opening.precision is None else DType.of(opening.precision),
+            policy=opening.policy,
         )
 
     def show() -> None:

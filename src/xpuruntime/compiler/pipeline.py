@@ -174,7 +174,7 @@ def _compile(
         graphs[name] = with_entries(optimized, optimize, phases[name], bodies)
         phases |= dict.fromkeys(bodies.keys() - phases.keys(), phases[name])
     graphs |= bodies
-    lowered: list[LoweredGraph] = []
+    lowered: list[tuple[str, LoweredGraph]] = []
     binaries: list[Binary] = []
     plans: dict[str, list[ExecutionPlan]] = {name: [] for name in graphs}
     buffer_names: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {}
@@ -195,10 +195,10 @@ def _compile(
                 lock.note_stages(name, lowering.calls)
             plans[name].append(plan_of(lowering, code))
             buffer_names[name] = lowering.inputs, lowering.outputs
-            lowered.append(lowering)
+            lowered.append((name, lowering))
         with part(f"code generation for {t.name}", bug_types=(TextRefused,)):
             binaries += _assembled(code, [p for mine in plans.values() for p in mine])
-    declined = [d for low in lowered for d in low.declined]
+    declined = [d for _, low in lowered for d in low.declined]
     if declined and demands.execution.strict:
         raise StrictError(
             "compile",
@@ -212,14 +212,14 @@ def _compile(
     program = CompiledProgram(
         name=first.name,
         entries=tuple(_entry(n, graphs[n], buffer_names[n], plans[n], sizes.get(n, {})) for n in graphs),
-        weights=_by_name(w for low in lowered for w in low.known.weights),
-        recipes=_by_name(r for low in lowered for r in low.known.recipes),
-        states=_by_name(s for low in lowered for s in low.states),
+        weights=_by_name(w for _, low in lowered for w in low.known.weights),
+        recipes=_by_name(r for _, low in lowered for r in low.known.recipes),
+        states=_by_name(s for _, low in lowered for s in low.states),
         binaries=tuple(binaries),
         decisions=_once(
             [
-                *(d for a in by_phase.values() for d in a.decisions),
-                *(d for low in lowered for d in low.decisions),
+                *(((), d) for a in by_phase.values() for d in a.decisions),
+                *(((name,) if len(entries) > 1 else (), d) for name, low in lowered for d in low.decisions),
             ]
         ),
         digest=_digest(graphs, demands, targets, phase, measured, declined, lock),
@@ -407,8 +407,17 @@ def _by_name(items: Iterable[_Named]) -> tuple[_Named, ...]:
     return tuple({item.name: item for item in items}.values())
 
 
-def _once(decisions: Iterable[Decision]) -> tuple[Decision, ...]:
-    return tuple({json.dumps(d.to_json(), sort_keys=True, default=str): d for d in decisions}.values())
+def _once(decisions: Iterable[tuple[tuple[str, ...], Decision]]) -> tuple[Decision, ...]:
+    """Return each decision once. Its subject begins with the entry points that it was made for, if there are several in the program."""
+    made: dict[str, tuple[dict[str, None], Decision]] = {}
+    for entries, decision in decisions:
+        names, _ = made.setdefault(
+            json.dumps(decision.to_json(), sort_keys=True, default=str), ({}, decision)
+        )
+        names |= dict.fromkeys(entries)
+    return tuple(
+        replace(d, subject=f"{', '.join(names)}: {d.subject}") if names else d for names, d in made.values()
+    )
 
 
 def _digest(

@@ -23,11 +23,16 @@ __all__ = [
     "DECODE",
     "FUSIONS",
     "SAMPLE",
+    "VERIFY",
     "build_program",
     "check_capacity",
     "decoder_graphs",
     "encode_name",
+    "entry_graph",
+    "entry_lengths",
+    "phase_of",
     "prefill_name",
+    "verify_name",
     "with_source",
 ]
 
@@ -40,6 +45,8 @@ ENCODE = "encode"
 """Entry points ``encode_N`` read up to N tokens with the encoder of an encoder-decoder."""
 SAMPLE = "sample"
 """The entry point that decodes, too, and ends with sampling. Only the tokens leave the device."""
+VERIFY = "verify"
+"""Entry points ``verify_N`` read N tokens and return the logits of each, for speculative decoding."""
 
 FUSIONS: tuple[str, ...] = tuple(p.name for p in PASSES)
 """Every pass, including those that no level enables because they only help decoders."""
@@ -76,6 +83,17 @@ def with_source(config: DecoderConfig, capacity: int | None, who: str) -> Decode
     return replace(config, encoder=replace(encoder, max_positions=capacity))
 
 
+def verify_name(length: int) -> str:
+    """Return the name of the entry point that returns the logits of ``length`` tokens."""
+    return f"{VERIFY}_{length}"
+
+
+def phase_of(entry: str) -> str:
+    """Return the phase of an entry point, as a policy names it."""
+    kind = entry.partition("_")[0]
+    return {VERIFY: DECODE, ENCODE: "prefill"}.get(kind, kind)
+
+
 def check_capacity(config: DecoderConfig, capacity: int, who: str) -> None:
     """Raise BuildError for an empty cache, or for more positions than the model supports."""
     if not 1 <= capacity <= config.max_positions:
@@ -93,19 +111,12 @@ def _check_whole(who: str, **words: Any) -> None:
             raise BuildError(who, f"has invalid {word}", got=repr(values), do=do)
 
 
-def decoder_graphs(
-    config: DecoderConfig,
-    *,
-    capacity: int,
-    batch: int = 1,
-    buckets: Sequence[int] = BUCKETS,
-    dtype: DType | None = None,
-    stored: Mapping[str, TensorSpec] | None = None,
-    files: Mapping[str, str] | None = None,
-    sampling: bool = False,
-    name: str = "decoder",
-) -> dict[str, Graph]:
-    """Return one graph per entry point; ``sampling`` adds ``SAMPLE``. Raises BuildError for an invalid capacity, batch or list of buckets."""
+def entry_lengths(
+    config: DecoderConfig, *, capacity: int, batch: int, buckets: Sequence[int], name: str
+) -> dict[str, int]:
+    """Return the number of tokens of each entry point that every program has. Raises BuildError for an invalid capacity, batch or list of
+    buckets.
+    """
     who = f"language model {name}"
     _check_whole(who, capacity=[capacity], batch=[batch], buckets=buckets)
     check_capacity(config, capacity, who)
@@ -121,34 +132,57 @@ def decoder_graphs(
     lengths = sorted({min(b, capacity) for b in buckets})
     if not lengths or lengths[0] < 1:
         raise BuildError(who, "needs prefill lengths of 1 or more", got=list(buckets))
-    encoders: dict[str, Graph] = {}
-    if config.encoder is not None:
-        # The prompts of decoders have few tokens.
-        sizes, lengths = _encoder_lengths(config.encoder, buckets), lengths[:1]
-        words = {"batch": batch, "dtype": dtype, "stored": stored, "files": files, "name": name}
-        encoders = {encode_name(n): encoder_graph(config, length=n, **words) for n in sizes}  # type: ignore[arg-type]
-    entries = {DECODE: 1, **({SAMPLE: 1} if sampling else {}), **{prefill_name(n): n for n in lengths}}
-    decoders = {
-        entry: decoder_graph(
-            config,
-            length=n,
-            capacity=capacity,
-            batch=batch,
-            dtype=dtype,
-            stored=stored,
-            files=files,
-            sampling=entry == SAMPLE,
-            name=name,
-        )
-        for entry, n in entries.items()
-    }
-    return decoders | encoders
+    if config.encoder is None:
+        return {DECODE: 1, **{prefill_name(n): n for n in lengths}}
+    # The prompts of the decoder have few tokens.
+    encoders = {encode_name(n): n for n in _encoder_lengths(config.encoder, buckets)}
+    return {DECODE: 1, prefill_name(lengths[0]): lengths[0], **encoders}
 
 
 def _encoder_lengths(encoder: DecoderConfig, buckets: Sequence[int]) -> list[int]:
     """Return the lengths that the encoder is compiled for: those of prefill, and its capacity."""
     longest = encoder.max_positions
     return [longest] if encoder.features else sorted({*(b for b in buckets if b < longest), longest})
+
+
+def decoder_graphs(
+    config: DecoderConfig,
+    *,
+    capacity: int,
+    batch: int = 1,
+    buckets: Sequence[int] = BUCKETS,
+    dtype: DType | None = None,
+    stored: Mapping[str, TensorSpec] | None = None,
+    files: Mapping[str, str] | None = None,
+    sampling: bool = False,
+    name: str = "decoder",
+) -> dict[str, Graph]:
+    """Return one graph per entry point; ``sampling`` adds ``SAMPLE``. Raises BuildError for an invalid capacity, batch or list of buckets."""
+    entries = entry_lengths(config, capacity=capacity, batch=batch, buckets=buckets, name=name)
+    words = {
+        "capacity": capacity,
+        "batch": batch,
+        "dtype": dtype,
+        "stored": stored,
+        "files": files,
+        "name": name,
+    }
+    return {
+        entry: entry_graph(entry, config, **words)
+        for entry in (DECODE, *([SAMPLE] if sampling else []), *(e for e in entries if e != DECODE))
+    }
+
+
+def entry_graph(entry: str, config: DecoderConfig, **words: Any) -> Graph:
+    """Return the graph of one entry point by its name. ``words``: as for ``decoder_graph``."""
+    kind, _, length = entry.partition("_")
+    if kind == ENCODE:
+        return encoder_graph(
+            config, length=int(length), **{k: v for k, v in words.items() if k != "capacity"}
+        )
+    return decoder_graph(
+        config, length=int(length or 1), all_logits=kind == VERIFY, sampling=kind == SAMPLE, **words
+    )
 
 
 def build_program(
@@ -159,9 +193,10 @@ def build_program(
     passes: Sequence[str] | int | None = FUSIONS,
     watch: Callable[[str, Graph], None] | None = None,
 ) -> CompiledProgram:
-    """Compile the program. Policy rules of the phases ``prefill`` and ``decode`` apply to the entry points of these names.
+    """Compile the program. Policy rules of the phases ``prefill``, ``decode`` and ``sample`` apply to the entry points of these names, and
+    those of ``decode`` to ``sample``, too.
 
     Raises the errors of ``compile``.
     """
-    phases = {entry: "decode" if entry in (DECODE, SAMPLE) else "prefill" for entry in graphs}
+    phases = {entry: phase_of(entry) for entry in graphs}
     return compile_graph(dict(graphs), target=target, policy=policy, passes=passes, watch=watch, phase=phases)

@@ -13,26 +13,32 @@ several threads are serialized.
 from __future__ import annotations
 
 import math
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from operator import index
 from typing import Any, TypeVar, overload
 
-from ..errors import InputError, PrecisionUnavailable
+from ..errors import BuildError, InputError, KernelRefused, PrecisionUnavailable, UnavailableError
 from ..faults import contained, foreign
+from ..inference.native.executor_evidence import Observations
 from ..inference.native.targets import own_target, reaches
 from ..ir.interp.sampling import NO_TOKEN
 from ..policies import Resolved
 from ..policies.entrances import INSTEAD_OF_INT8, demanded
 from ..printable import logger
+from ..profiler.receipt import Receipt
+from ..program.plan import Plan
 from ..program.program import CompiledProgram
 from ..protocols import Array
-from ..runtime import load_weights
+from ..runtime import Weights, load_weights
+from ..storage.store import Store
 from ..targets import DeviceId
 from ..types import DType
 from .answers import Completion, Piece, Prompt, Source
-from .build import BUCKETS, FUSIONS, build_program, decoder_graphs, with_source
+from .build import BUCKETS, entry_lengths, with_source
 from .checkpoint.data import Checkpoint
 from .checkpoint.reader import open_checkpoint
 from .checkpoint.text import TextCodec
@@ -41,6 +47,8 @@ from .decoding.beams import beam_search
 from .decoding.grammar import Grammars
 from .decoding.sources import MODEL_WORDS, features_of, first_tokens, source_rows
 from .decoding.words import GenerationOptions, read_words
+from .programs import DecoderPrograms
+from .report import plan_of, receipt_of
 from .steps import Steps
 
 __all__ = ["Completion", "Generator", "Piece", "Prompt", "computed_in", "generate", "options_of"]
@@ -60,6 +68,8 @@ class Generator:
     device:   ``"cpu"`` or ``"cuda:0"``. Default: the policy's device, else ``"cpu"``.
     policy, target: as for ``compile``. Default target: code for the device.
     threads:  as for ``Executor``.
+    cache_dir: folder of the store, which keeps the programs; default XPU_CACHE_DIR.
+    on_progress: receives a line of text for each step of opening.
     source_capacity: of an encoder-decoder: tokens of the longest prompt, which its encoder reads. Default: 512, or the model's maximum if
               that is less. ``capacity`` is then the size of the decoder's cache.
 
@@ -79,14 +89,15 @@ class Generator:
         device: Any = None,
         target: Any = None,
         threads: int | None = None,
+        cache_dir: str | os.PathLike[str] | None = None,
+        on_progress: Callable[[str], object] | None = None,
         source_capacity: int | None = None,
     ) -> None:
-        self.checkpoint = open_checkpoint(model)
-        config = with_source(
-            self.checkpoint.config, source_capacity, f"language model {self.checkpoint.name}"
-        )
-        self.config = config
-        demands = demanded("Generator", {}, policy)
+        say = on_progress or _silent
+        self.checkpoint = _sized(open_checkpoint(model), source_capacity)
+        self.config = config = self.checkpoint.config
+        self.request = demands = demanded("Generator", {}, policy)
+        self.arguments = {k: str(v) for k, v in (("target", device), ("precision", dtype)) if v is not None}
         execution = demands.policy.execution
         notes: list[str] = []
         device = _device(device, target, demands, notes)
@@ -98,39 +109,71 @@ class Generator:
         if notes:
             _log.warning("Generator: %s", "; ".join(notes))
         self.capacity = min(config.max_positions, 2048) if capacity is None else capacity
-        graphs = decoder_graphs(
-            config,
-            capacity=self.capacity,
-            batch=batch,
-            buckets=buckets,
-            dtype=self.dtype,
-            stored=self.checkpoint.specs,
-            files=self.checkpoint.files,
-            sampling=True,
-            name=self.checkpoint.name,
+        entries = list(
+            entry_lengths(
+                config, capacity=self.capacity, batch=batch, buckets=buckets, name=self.checkpoint.name
+            )
         )
         target = target or own_target(DeviceId.parse(device))
-        self.program: CompiledProgram = build_program(
-            graphs,
-            target=target,
-            policy=demands,
-            passes=FUSIONS if execution.optimization_level is None else None,
-        )
-        self.weights = load_weights(self.checkpoint.arrays, self.program, device)
-        self.steps = Steps(
-            self.program,
-            self.weights,
+        self.programs = DecoderPrograms(
+            self.checkpoint,
+            capacity=self.capacity,
             batch=batch,
-            vocab=config.vocab,
             dtype=self.dtype,
             target=target,
-            device=device,
-            threads=threads,
+            demands=demands,
+            store=Store(cache_dir, mode="" if execution.caching is not False else "off"),
         )
+        self.device, self.notes, self.observations = device, tuple(notes), Observations()
+        options = {"batch": batch, "vocab": config.vocab, "dtype": self.dtype, "target": target}
+        options |= {"device": device, "threads": threads, "further": self._further}
+        say("compiling, unless the store has the program")
+        self.program: CompiledProgram = self.programs.get(entries)
+        try:
+            self.weights, self.steps = self._loaded(options, say)
+        except (KernelRefused, UnavailableError, BuildError):
+            # A library that the program of the store calls may be gone.
+            if not self.programs.opened[tuple(entries)].from_store:
+                raise
+            self.program = self.programs.get(entries, fresh=True)
+            self.weights, self.steps = self._loaded(options, say)
         self.decode, self.prefill, self.states = self.steps.decode, self.steps.prefill, self.steps.states
         self._grammars = Grammars(self.checkpoint.text, config.vocab)
         self._lock = threading.Lock()
         self._holder: int | None = None  # id of the thread that holds the lock
+
+    def _loaded(self, options: Mapping[str, Any], say: Callable[[str], object]) -> tuple[Weights, Steps]:
+        """Return the weights of the program, and its executors."""
+        weights = load_weights(
+            self.checkpoint.arrays,
+            self.program,
+            self.device,
+            on_progress=lambda done, total: say(f"loading weights: {done / max(total, 1):.0%}"),
+        )
+        return weights, Steps(self.program, weights, **options)
+
+    def _further(self, entry: str) -> tuple[CompiledProgram, Weights]:
+        """Return the program of one more entry point, and its weights, which are those of the first program."""
+        program = self.programs.get([entry])
+        weights = load_weights(self.checkpoint.arrays, program, self.device, shared=[self.weights])
+        return program, weights
+
+    # ── plan and receipt ──
+
+    @property
+    def plan(self) -> Plan:
+        """Return what runs, and why: a region for each entry point that is open, its kernels, and every choice with what was rejected.
+
+        ``plan.explain()`` is the text, ``plan.to_json()`` the data, as for a session.
+        """
+        return plan_of(self)
+
+    def receipt(self, *, times: bool = True) -> Receipt:
+        """Return what did run: the plan, and evidence of the kernels that each entry point called. ``times``: measure each kernel on the
+        inputs of the last run.
+        """
+        with self._lock:
+            return receipt_of(self, times=times)
 
     # ── texts ──
 
@@ -431,6 +474,16 @@ class Generator:
         self.close()
 
 
+def _sized(checkpoint: Checkpoint, source_capacity: int | None) -> Checkpoint:
+    """Return the checkpoint for sources of up to this length. Raises BuildError."""
+    config = with_source(checkpoint.config, source_capacity, f"language model {checkpoint.name}")
+    return replace(checkpoint, config=config)
+
+
+def _silent(text: str) -> None:
+    """Report nothing."""
+
+
 def _device(device: Any, target: Any, demands: Resolved, notes: list[str]) -> Any:
     """Return the argument, else the policy's device, else the CPU. If it is unavailable, return the first available device of
     ``allow_fallback``.
@@ -524,23 +577,16 @@ def generate(model: Any, prompt: Prompt | Sequence[Prompt], **options: Any) -> C
     """Generate the answer of a model to a prompt, or one answer to each of a list of prompts.
 
     model: a checkpoint's folder, a GGUF file, a transformers model, or a Generator (for several answers, which opens the model once).
-    Options are those of ``Generator`` (capacity, batch, dtype, buckets, policy, device, target, threads, source_capacity) and of ``Generator.stream``.
+    Options are those of ``Generator`` (capacity, batch, dtype, buckets, policy, device, target, threads, cache_dir, on_progress,
+    source_capacity) and of ``Generator.stream``.
     """
     opening_options = {
         k: options.pop(k)
         for k in (
-            "capacity",
-            "batch",
-            "dtype",
-            "buckets",
-            "policy",
-            "device",
-            "target",
-            "threads",
-            "source_capacity",
+            "capacity", "batch", "dtype", "buckets", "policy", "device", "target", "threads", "cache_dir", "on_progress", "source_capacity",
         )
         if k in options
-    }
+    }  # fmt: skip
     if isinstance(model, Generator):
         if opening_options:
             raise InputError(

@@ -6,8 +6,8 @@ write the same values to the cache again. The texts of a batch may therefore dif
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -21,13 +21,15 @@ from .build import DECODE, SAMPLE, encode_name, prefill_name
 from .decoder import COUNTS, SOURCE
 from .reorder import reorder_program
 
-__all__ = ["Steps"]
+__all__ = ["Further", "Steps"]
+
+Further: TypeAlias = "Callable[[str], tuple[CompiledProgram, Weights]]"
 
 _IDLE_SETTINGS, _IDLE_NUMBERS = (0.0, 1.0, float("inf"), 1.0, 0.0, 0.0), (0, 0, 0, 0, 0)
 """Operands of ``sample_token`` for rows without a text."""
 
 
-def _lengths(names: Sequence[str], named: Callable[[int], str]) -> list[int]:
+def _lengths(names: Collection[str], named: Callable[[int], str]) -> list[int]:
     """Return the lengths of the entry points of one kind, ascending."""
     lengths = (int(n.rpartition("_")[2]) for n in names if "_" in n)
     return sorted(n for n in lengths if named(n) in names)
@@ -39,71 +41,61 @@ class Steps:
     token, logits: the most likely next token of each text, [batch], and its logits, [batch, vocab], after the last step.
     device, threads: as for ``Executor``.
     target: what further programs are compiled for.
+    further: returns the program and the weights of an entry point that the program lacks (``sample``, ``verify_N``).
+    last:    the inputs of the last run of each entry point.
     """
 
     def __init__(
         self, program: CompiledProgram, weights: Weights, *, batch: int, vocab: int, dtype: DType, device: Any = "cpu",
-        threads: int | None = None, target: Any = None,
+        threads: int | None = None, target: Any = None, further: Further | None = None,
     ) -> None:  # fmt: skip
-        self.batch = batch
+        self.batch, self._vocab, self._dtype = batch, vocab, dtype
         self._target, self._device, self._threads = target, device, threads
         self._reorder: Executor | None = None
+        self._further = further
+        self._opened: dict[str, Executor] = {}
+        self.last: dict[str, list[Any]] = {}
         self.decode = Executor(program, device, threads=threads, entry=DECODE, contexts=1, policy=SETTLED)
         self.states = self.decode.states
-        names = [e.name for e in program.entries]
-        lengths = _lengths(names, prefill_name)
-        self._sample = (
-            Executor(
-                program,
-                device,
-                threads=threads,
-                entry=SAMPLE,
-                contexts=1,
-                states=self.states,
-                policy=SETTLED,
-            )
-            if SAMPLE in names
-            else None
-        )
-        self.prefill = {
-            n: Executor(
-                program,
-                device,
-                threads=threads,
-                entry=prefill_name(n),
-                contexts=1,
-                states=self.states,
-                policy=SETTLED,
-            )
-            for n in lengths
-        }
-        self.encoders = {
-            n: Executor(
-                program,
-                device,
-                threads=threads,
-                entry=encode_name(n),
-                contexts=1,
-                states=self.states,
-                policy=SETTLED,
-            )
-            for n in _lengths(names, encode_name)
-        }
+        self._opened[DECODE] = self.decode
+        for entry in program.entries:
+            if entry.name != DECODE and not entry.is_body:
+                self._open(program, entry.name)
+        lengths = _lengths(self._opened, prefill_name)
+        self.prefill = {n: self._opened[prefill_name(n)] for n in lengths}
+        self.encoders = {n: self._opened[encode_name(n)] for n in _lengths(self._opened, encode_name)}
         for executor in self.executors:
             executor.bind(weights)
         self._source: list[Array] = [np.ones(batch, np.int64)] if self.encoders else []
         self.token = np.zeros(batch, np.int64)
         self.logits = np.zeros((batch, vocab), dtype.numpy)
 
+    def _open(self, program: CompiledProgram, entry: str) -> Executor:
+        self.states.include(program, self.decode.backend)
+        executor = self._opened[entry] = Executor(
+            program,
+            self._device,
+            threads=self._threads,
+            entry=entry,
+            contexts=1,
+            states=self.states,
+            policy=SETTLED,
+        )
+        return executor
+
+    def executor(self, entry: str) -> Executor:
+        """Return the executor of an entry point. One that the program lacks is made at the first call. Raises InputError, BuildError."""
+        if entry not in self._opened:
+            if self._further is None:
+                raise InputError("language model", f"has no program {entry}")
+            program, weights = self._further(entry)
+            self._open(program, entry).bind(weights)
+        return self._opened[entry]
+
     @property
     def executors(self) -> tuple[Executor, ...]:
-        """Return the executor of decode, then that of each prefill length, then that of sampling, then those of the encoder."""
-        return (
-            self.decode,
-            *self.prefill.values(),
-            *([] if self._sample is None else [self._sample]),
-            *self.encoders.values(),
-        )
+        """Return the executors that are open: that of decode, those of the prefill lengths, then those that were made when needed."""
+        return tuple(self._opened.values())
 
     def encode(self, sources: Sequence[Sequence[int] | Array]) -> Array:
         """Encode a text, or frames of audio, [features, frames], for each text of the batch. Return the encoder's output, [batch, length,
@@ -122,7 +114,7 @@ class Steps:
             for row, source in zip(inputs, sources, strict=True):
                 row[: len(source)] = source
         encoded = np.zeros((self.batch, length, self._hidden(executor)), self.logits.dtype)
-        executor.run_arrays([inputs, *self._source], [encoded])
+        self._run(executor, [inputs, *self._source], [encoded])
         return encoded
 
     @staticmethod
@@ -141,7 +133,7 @@ class Steps:
             positions = np.array(rows, np.int64) + start
             last = np.arange(1, self.batch + 1, dtype=np.int64) * length - 1
             executor = self.decode if length == 1 else self.prefill[length]
-            executor.run_arrays([tokens, positions, *self._source, last], [self.token, self.logits])
+            self._run(executor, [tokens, positions, *self._source, last], [self.token, self.logits])
             position += length
         return self.logits
 
@@ -150,8 +142,12 @@ class Steps:
         idle = [0] * (self.batch - len(tokens))
         columns = [np.array([*x, *idle], np.int64)[:, None] for x in (tokens, positions)]
         last = np.arange(self.batch, dtype=np.int64)
-        self.decode.run_arrays([*columns, *self._source, last], [self.token, self.logits])
+        self._run(self.decode, [*columns, *self._source, last], [self.token, self.logits])
         return self.logits
+
+    def _run(self, executor: Executor, inputs: list[Any], out: list[Any]) -> None:
+        self.last[executor.entry.name] = inputs
+        executor.run_arrays(inputs, out)
 
     def sample(
         self,
@@ -161,8 +157,6 @@ class Steps:
         numbers: Sequence[Sequence[int]],
     ) -> Array:
         """Decode one token of each text, and return the sampled next tokens. ``settings``, ``numbers``: as for ``sample_token``."""
-        if self._sample is None:
-            raise InputError("language model", "has no program that samples")
         idle = self.batch - len(tokens)
         columns = [np.array([*x, *[0] * idle], np.int64)[:, None] for x in (tokens, positions)]
         rows = [
@@ -170,11 +164,12 @@ class Steps:
             np.array([*numbers, *[_IDLE_NUMBERS] * idle], np.int64),
         ]
         last = np.arange(self.batch, dtype=np.int64)
-        self._sample.run_arrays([*columns, *self._source, last, *rows], [self.token])
+        self._run(self.executor(SAMPLE), [*columns, *self._source, last, *rows], [self.token])
         return self.token
 
     def write_counts(self, rows: Sequence[Array]) -> None:
         """Set the counts of each text for ``sample``."""
+        self.executor(SAMPLE)  # has these states
         counts = np.zeros(self.states[COUNTS].shape, np.int32)
         counts[: len(rows)] = rows
         self.states.write(COUNTS, counts)

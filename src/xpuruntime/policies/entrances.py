@@ -148,6 +148,7 @@ ENTRANCES: Mapping[str, Mapping[str, FieldUse]] = MappingProxyType(
             **_COMPILED,
             "target": FieldUse("the device, if no argument names one", _kinds("cpu", "cuda", "auto"), "xpuruntime generates no code for it", "Use cpu or cuda:0."),
             "precision": FieldUse("the precision, if dtype= is not given"),
+            "caching": FieldUse("use of the store"),
             "fixed_shapes": _refused("its sizes are arguments", "Pass batch=, capacity= and buckets=."),
             "transfers": FieldUse("h2d and d2h: its programs copy nothing inside a run", lambda value: value.get("sync") != "none", "the host reads each token to decide whether to go on", "Leave sync out."),
         }),

@@ -13,7 +13,7 @@ from ..types import DimLike, DType
 from .fields import kinds
 from .fields.expression import Condition
 from .fields.record import Names, Problem, of_kind, record
-from .vocabulary import WEIGHT_KERNELS, dims_of_family, nearest
+from .vocabulary import PHASES_WITHIN, WEIGHT_KERNELS, dims_of_family, nearest
 
 __all__ = ["NodeFacts", "Rule", "matches_name"]
 
@@ -63,7 +63,9 @@ class Rule:
         kinds.CONDITION, "condition over named dims, such as 'M <= 16 and K % 8 == 0'"
     )
     phase: Names = of_kind(
-        kinds.PHASE_LIST, "phase, or a list; inference includes prefill and decode", default=()
+        kinds.PHASE_LIST,
+        "phase, or a list; inference includes prefill, decode and sample, and decode includes sample",
+        default=(),
     )
     use: str | None = of_kind(kinds.KERNEL, "force this kernel; an error if it is unavailable")
     prefer: Names = of_kind(kinds.KERNEL_LIST, "kernels to try first, in this order", default=())
@@ -142,7 +144,7 @@ class Rule:
 
 def phase_covered(phase: str, phases: Names) -> bool:
     """Return True if one of the phases is this one or includes it."""
-    return phase in phases or ("inference" in phases and phase in ("prefill", "decode"))
+    return phase in phases or any(phase in PHASES_WITHIN.get(p, ()) for p in phases)
 
 
 def matches_name(pattern: str, name: str) -> bool:

@@ -21,6 +21,7 @@ __all__ = [
     "KERNELS",
     "KERNELS_NOT_IMPLEMENTED",
     "PHASES",
+    "PHASES_WITHIN",
     "PRECISIONS",
     "PRECISIONS_NOT_IMPLEMENTED",
     "REGION_RUNNERS",
@@ -143,13 +144,19 @@ ENGINE_ALIASES: Mapping[str, str] = MappingProxyType({"onnxrt": "onnxruntime"})
 
 PHASES: Mapping[str, str] = MappingProxyType(
     {
-        "inference": "any run that is not training; includes prefill and decode",
+        "inference": "any run that is not training; includes prefill, decode and sample",
         "prefill": "a language model processes its prompt",
-        "decode": "a language model generates one token",
+        "decode": "a language model generates one token; includes sample",
+        "sample": "a language model generates one token and samples it",
         "train_forward": "the forward pass of a training step",
         "train_backward": "the backward pass of a training step",
     }
 )
+
+PHASES_WITHIN: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {"inference": ("prefill", "decode", "sample"), "decode": ("sample",)}
+)
+"""Phase -> the phases that it includes."""
 
 PRECISIONS: Mapping[str, str] = MappingProxyType(
     {

@@ -6,8 +6,6 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -19,7 +17,7 @@ from ...errors import KernelRefused, RunError
 from ...printable import logger
 from ...profiler import trace
 from ...program.node_kernels import kernels_by_node
-from ...program.program import CompiledProgram, ExecutionPlan
+from ...program.program import CompiledProgram
 from ...protocols import (
     Array,
     Bindable,
@@ -36,23 +34,21 @@ from ...protocols import (
     TakesTensors,
 )
 from ...runtime.device import Device
-from ...runtime.device_record import DeviceRecord
 from ...runtime.execution.demands import SETTLED
 from ...runtime.execution.executor import Executor
 from ...runtime.execution.states import States
 from ...runtime.weights.load import Weights, load_weights
 from .buckets import Buckets, Shapes
-from .evidence_rows import binaries_of, explained_nodes, rows_of
+from .evidence_rows import explained_nodes
+from .executor_evidence import Observations, evidence_of
 from .library_refusals import sentence
 from .program_source import Compiled, Programs
 from .tensors import run_on_tensors
 
-__all__ = ["PROFILED_RUNS", "NativeExecutable", "timed_calls"]
+__all__ = ["NativeExecutable"]
 
 _log = logger("xpuruntime.session")
-PROFILED_RUNS = 5
 _ANY_NUMBER = 1024  # of runs in flight: sessions bound it
-_NOTHING = DeviceRecord()
 _NO_FEEDS: Mapping[str, Any] = MappingProxyType({})
 _KEPT_SHAPES = 16  # programs of a session with open shapes; the engine option shape_buckets overrides it
 
@@ -86,7 +82,7 @@ class NativeExecutable(
         )
         self._closed = False
         self._declined: dict[str, None] = {}  # one sentence for each call that a library declined
-        self._observed: weakref.WeakKeyDictionary[Executor, DeviceRecord] = weakref.WeakKeyDictionary()
+        self._observations = Observations()
         self._examine: Examine | None = None
         self._examined: weakref.WeakKeyDictionary[Executor, Decision] = weakref.WeakKeyDictionary()
         self._static = programs.only is not None
@@ -208,47 +204,16 @@ class NativeExecutable(
             executor = self._bucket(feeds)
         if executor is None:
             return Evidence("native", __version__, (), "session", notes=self._notes())
-        times, spreads = (
-            (None, None) if feeds is None else timed_calls(executor, [feeds[n] for n in self._order])
+        return evidence_of(
+            executor,
+            None if feeds is None else [feeds[n] for n in self._order],
+            self._observations,
+            source="this session",
+            notes=self._notes(),
+            fallbacks=tuple(self._declined),
+            explained=explained_nodes(executor.plan, self._model),
+            counters=self.counters,
         )
-        observed = self._observe(executor, feeds)
-        plan = executor.plan
-        seen = rows_of(executor, str(executor.device), times, spreads)
-        rows = tuple(replace(row, seen=observed.calls.get(i, ())) for i, row in enumerate(seen))
-        source = "" if times is None else f"timed run of this session, median of {PROFILED_RUNS}"
-        return Evidence(
-            "native",
-            __version__,
-            rows,
-            "session",
-            source,
-            fallbacks=(*self._declined, *_others(plan, observed)),
-            options={"target": plan.target},
-            notes=(*self._notes(), *executor.notes, *((observed.note(),) if observed != _NOTHING else ())),
-            timed_runs=0 if times is None else PROFILED_RUNS,
-            explained=explained_nodes(plan, self._model),
-            binaries=binaries_of(executor),
-            transfers=self._transfers(executor),
-        )
-
-    def _transfers(self, executor: Executor) -> dict[str, int]:
-        """Return the bytes that runs copied between the host and a device with its own memory."""
-        if executor.backend.core_is_host:
-            return {}
-        counters = self.counters
-        return {"h2d_bytes": counters["sent"], "d2h_bytes": counters["fetched"]}
-
-    def _observe(self, executor: Executor, feeds: dict[str, Array] | None) -> DeviceRecord:
-        """Return the kernels that the driver reports for a run of these inputs, observed once per executor. The executor's states do not change."""
-        if feeds is None or executor.backend.core_is_host:
-            return _NOTHING
-        observed = self._observed.get(executor)
-        if observed is None:
-            with executor.twin() if executor.states else nullcontext(executor) as looked_at:
-                arrays = [feeds[n] for n in self._order]
-                looked_at.run_arrays(arrays)  # warm up, so that the graph is observed
-                observed = self._observed[executor] = looked_at.observe(arrays)
-        return observed
 
     def close(self) -> None:
         """Free programs and weights; further runs raise RunError."""
@@ -354,27 +319,3 @@ class _RunContext:
     def stop(self) -> None:
         """Set the flag that the executor reads before each kernel."""
         self._flag.set()
-
-
-def _others(plan: ExecutionPlan, observed: DeviceRecord) -> tuple[str, ...]:
-    """Return the calls for which the driver ran another function than the plan's. A library may choose its kernels freely."""
-    differing = []
-    for i, call in enumerate(plan.calls):
-        seen = [s.name for s in observed.calls.get(i, ())]
-        if seen and not call.library and call.symbol not in seen:
-            differing.append(f"for {call.kernel} the driver ran {', '.join(seen)} instead of {call.symbol}")
-    return tuple(differing)
-
-
-def timed_calls(executor: Executor, arrays: Sequence[Array]) -> tuple[list[float], list[float]]:
-    """Return microseconds of each kernel call: the median of ``PROFILED_RUNS`` timed runs, and the largest minus the smallest.
-
-    The executor's states do not change.
-    """
-    runs = []
-    with executor.twin() if executor.states else nullcontext(executor) as timed:
-        for _ in range(PROFILED_RUNS):
-            times = np.zeros(len(timed.plan.calls), np.int64)
-            timed.run_arrays(arrays, times=times)
-            runs.append(times / 1e3)
-    return [float(t) for t in np.median(runs, axis=0)], [float(t) for t in np.ptp(runs, axis=0)]

@@ -26,7 +26,7 @@ from ...runtime.memory.buffer import DeviceBuffer
 from ...runtime.weights.load import load_weights
 from ...targets import DeviceId
 from ..native.evidence_rows import binaries_of, rows_of
-from ..native.executable import PROFILED_RUNS, timed_calls
+from ..native.executor_evidence import PROFILED_RUNS, timed_calls
 from ..selection.candidate import EngineCandidate, attempt
 from .regions import RegionWork, Runner, Symbols, Values
 

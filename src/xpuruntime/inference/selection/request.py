@@ -19,7 +19,7 @@ from ...targets import DeviceId
 from ...types import DType
 from ..self_check import SelfCheck
 
-__all__ = ["SessionRequest", "half", "kernels_key", "session_request", "thread_count"]
+__all__ = ["SessionRequest", "demanded_fields", "half", "kernels_key", "session_request", "thread_count"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -147,7 +147,7 @@ def session_request(
         device=named,
         permit=DType.FLOAT16 if fp16 else None,
         threads=thread_count(threads),
-        demanded=_demanded(resolved, fp16),
+        demanded=demanded_fields(resolved, fp16),
     )
 
 
@@ -156,7 +156,7 @@ def kernels_key(kernels: KernelPolicy | None) -> str:
     return "" if kernels is None else json.dumps(kernels.to_dict(), sort_keys=True)
 
 
-def _demanded(resolved: Resolved, fp16: bool) -> dict[str, Any]:
+def demanded_fields(resolved: Resolved, fp16: bool = False) -> dict[str, Any]:
     """Return every demanded field with its value and origin as text."""
     demanded = {
         f: f"{_plain(v)} ({origin})"

@@ -27,6 +27,13 @@ class States(Mapping[str, DeviceBuffer]):
         self._first: _core.WeightBindings | None = None
         self._lock = threading.RLock()
 
+    def include(self, program: CompiledProgram, backend: Any) -> None:
+        """Add the states that another program has and these lack, as zeros. The other states are shared."""
+        with self._lock:
+            added = [s for s in program.states if s.name not in self._buffers]
+            self._refs = (*self._refs, *added)
+            self._buffers |= {s.name: DeviceBuffer.zeros(s.spec, backend) for s in added}
+
     def __getitem__(self, name: str) -> DeviceBuffer:
         return self._buffers[name]
 

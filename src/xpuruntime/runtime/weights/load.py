@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from numpy.typing import NDArray
@@ -52,6 +52,7 @@ def load_weights(
     *,
     shared: Iterable[Weights] = (),
     check: bool = True,
+    on_progress: Callable[[int, int], object] | None = None,
 ) -> Weights:
     """Read a model's weights, run the program's recipes, and store the results on a device.
 
@@ -67,6 +68,7 @@ def load_weights(
     check:  compare each array that a recipe reads with the digest of its elements, if the program has one (``extract_ir`` and
             ``ir.save_weights`` add digests). Mapped files are not copied for it. It takes about as long as reading and packing.
             False accepts other weights of the same types, which is correct if no pass read their elements.
+    on_progress: called before each buffer with the bytes that are loaded and the bytes in all.
     Raises InputError for a weight that is missing or has another shape, dtype or elements than the model's, FormatError for a damaged
     file, ModelError for a file that differs from the program's description.
     """
@@ -75,7 +77,11 @@ def load_weights(
     loaded = {name: (array, w[name]) for w in shared for name, array in _origins(w.program).items()}
     buffers: dict[str, DeviceBuffer] = {}
     origins = _origins(program) if loaded else {}
+    total, done = sum(recipe_bytes(r) for r in program.recipes), 0
     for recipe in program.recipes:
+        if on_progress is not None:
+            on_progress(done, total)
+        done += recipe_bytes(recipe)
         origin, reusable = loaded.get(recipe.name, (None, None))
         if (
             reusable is not None

@@ -1,0 +1,154 @@
+"""DecoderPrograms: the compiled programs of one opened language model, from the store or from the compiler.
+
+The first program has decode and every prefill length. Entry points that not every text needs (``sample``, ``verify_N``) are programs of their
+own, made when they are first needed. All of them share weights and states by name. A program in the store needs neither graphs nor the
+compiler.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .. import __version__
+from ..codegen.target import CodegenTarget
+from ..compiler.resolve import resolve_target
+from ..errors import FormatError, StoreError
+from ..inference.native.engine import compiler_facts
+from ..kernels.user.kernel import named_digests
+from ..policies import Resolved
+from ..printable import logger
+from ..program.program import CompiledProgram
+from ..storage.store import Store, digest
+from ..types import DType
+from .build import FUSIONS, build_program, entry_graph
+from .checkpoint.data import Checkpoint
+
+__all__ = ["DecoderPrograms", "OpenedProgram"]
+
+_log = logger("xpuruntime.session")
+_KIND = "artifact"
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedProgram:
+    """A program, where it came from, and the seconds that this took."""
+
+    program: CompiledProgram
+    from_store: bool
+    seconds: float
+
+
+class DecoderPrograms:
+    """The programs of a checkpoint.
+
+    target:  what is compiled for; also what the key of the store names.
+    demands: the policy. store: where programs are kept.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        *,
+        capacity: int,
+        batch: int,
+        dtype: DType,
+        target: Any,
+        demands: Resolved,
+        store: Store,
+    ) -> None:
+        self._checkpoint, self._demands, self._store = checkpoint, demands, store
+        self._sizes = {"capacity": capacity, "batch": batch, "dtype": dtype}
+        self._target: CodegenTarget = resolve_target(target)
+        self.opened: dict[tuple[str, ...], OpenedProgram] = {}
+
+    def get(self, entries: Sequence[str], *, fresh: bool = False) -> CompiledProgram:
+        """Return the program with these entry points. ``fresh`` replaces a program of the store that this machine cannot run.
+
+        Raises the errors of ``compile``.
+        """
+        began = time.perf_counter()
+        ingredients = self._ingredients(entries)
+        key = digest(ingredients)
+        with self._store.lock(key):
+            program = None if fresh else self._stored(key)
+            found = program is not None
+            if program is None:
+                program = self._compiled(entries)
+                self._keep(ingredients, program)
+        self.opened[tuple(entries)] = OpenedProgram(program, found, time.perf_counter() - began)
+        return program
+
+    def _stored(self, key: str) -> CompiledProgram | None:
+        blob = self._store.view(_KIND, key)
+        if blob is None:
+            return None
+        try:
+            return CompiledProgram.from_bytes(blob)
+        except Exception as error:  # its checksum is right, but another release wrote it
+            self._store.forget(_KIND, key, f"is refused; got {type(error).__name__}: {error}")
+            return None
+
+    def _compiled(self, entries: Sequence[str]) -> CompiledProgram:
+        c = self._checkpoint
+        graphs = {
+            e: entry_graph(e, c.config, **self._sizes, stored=c.specs, files=c.files, name=c.name)
+            for e in entries
+        }
+        level = self._demands.policy.execution.optimization_level
+        return build_program(
+            graphs, target=self._target, policy=self._demands, passes=FUSIONS if level is None else None
+        )
+
+    def _keep(self, ingredients: Mapping[str, Any], program: CompiledProgram) -> None:
+        try:
+            self._store.put(_KIND, ingredients, program.to_bytes())
+        except (StoreError, FormatError) as error:  # a full disk must not stop a model that is compiled
+            _log.warning("%s The model runs; the next start compiles it again.", error)
+
+    def _ingredients(self, entries: Sequence[str]) -> dict[str, Any]:
+        """Return everything that decides a program."""
+        c, policy = self._checkpoint, self._demands.policy
+        specs = {n: [str(s), c.files.get(n, "")] for n, s in sorted(c.specs.items())}
+        execution = dataclasses.replace(policy.execution, caching=None, self_check=None)
+        return {
+            "xpuruntime": __version__,
+            "engine": "native",
+            "entries": list(entries),
+            "compiler": {**compiler_facts(), "llm": _builder_digest()},
+            "model": [c.name, digest({"config": plain(c.config), "weights": specs})],
+            "sizes": plain(self._sizes),
+            "target": [self._target.name, repr(self._target.config), bool(self._target.here)],
+            "kernels": plain(policy.kernel.to_dict()),
+            "execution": plain(execution.set_fields()),
+            "user_kernels": plain(named_digests(policy.kernel)),
+        }
+
+
+def plain(value: Any) -> Any:
+    """Return settings as plain data that is equal for equal settings."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(k): plain(v) for k, v in value.items()}
+    if isinstance(value, set | frozenset):
+        return sorted((plain(v) for v in value), key=json.dumps)
+    if isinstance(value, list | tuple):
+        return [plain(v) for v in value]
+    return value if isinstance(value, str | int | bool | None) else repr(value)
+
+
+@functools.cache
+def _builder_digest() -> str:
+    """Return the sha256 of the files that make graphs of checkpoints."""
+    folder, result = Path(__file__).parent, hashlib.sha256()
+    for file in sorted(folder.rglob("*.py")):
+        result.update(file.name.encode() + file.read_bytes())
+    return result.hexdigest()

@@ -1,0 +1,154 @@
+"""Plan and receipt of a Generator, in the form of a session's: a region for each entry point that is open.
+
+A region has the name of its entry point (``decode``, ``sample``, ``prefill_128``). Nodes are those that its calls compute; their names begin
+with the region's, because entry points compute nodes of the same names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from .. import __version__
+from ..decisions import Candidate, Decision, Reason
+from ..inference.native.executor_evidence import evidence_of
+from ..inference.selection.request import demanded_fields
+from ..profiler.receipt import Receipt
+from ..program.node_kernels import kernels_by_node
+from ..program.plan import Plan, PlanNode, Region
+from ..protocols import Evidence
+from ..runtime import Executor
+from ..targets import DeviceId
+from ..types import DType
+from .build import phase_of
+
+if TYPE_CHECKING:
+    from .generate import Generator
+
+__all__ = ["plan_of", "receipt_of"]
+
+
+def plan_of(model: Generator) -> Plan:
+    """Return the plan."""
+    executors = _executors(model)
+    return Plan(
+        model={
+            "name": model.checkpoint.name,
+            "digest": model.program.digest,
+            "format": "language model",
+            "family": model.config.family,
+        },
+        request=_request(model),
+        inputs=model.decode.entry.inputs,
+        outputs=model.decode.entry.outputs,
+        regions=tuple(_region(model, entry, executor) for entry, executor in executors.items()),
+        nodes=tuple(n for entry, executor in executors.items() for n in _nodes(entry, executor)),
+        decisions=(*_own_decisions(model), *_kernel_decisions(model)),
+        warnings=model.notes,
+    )
+
+
+def receipt_of(model: Generator, *, times: bool) -> Receipt:
+    """Return the receipt. ``times``: measure the calls of each entry point that ran, on its last inputs."""
+    evidence = {
+        entry: _evidence(model, entry, executor, times) for entry, executor in _executors(model).items()
+    }
+    runs = sum(e.counters["runs"] for e in model.steps.executors)
+    return Receipt.write(plan_of(model), evidence, runs)
+
+
+def _request(model: Generator) -> dict[str, Any]:
+    """Return every demand with its origin. Arguments take precedence over the policy."""
+    return demanded_fields(model.request) | {k: f"{v} (argument)" for k, v in model.arguments.items()}
+
+
+def _executors(model: Generator) -> dict[str, Executor]:
+    return {e.entry.name: e for e in model.steps.executors}
+
+
+def _region(model: Generator, entry: str, executor: Executor) -> Region:
+    return Region(
+        id=entry,
+        engine="native",
+        engine_version=__version__,
+        device=str(executor.device),
+        precision=model.dtype.value,
+        threads=executor.threads if executor.device.kind == "cpu" else None,
+        inputs=tuple(s.name for s in executor.entry.inputs),
+        outputs=tuple(s.name for s in executor.entry.outputs),
+    )
+
+
+def _nodes(entry: str, executor: Executor) -> list[PlanNode]:
+    """Return the nodes that the calls compute, each once, with the kernels of all its calls."""
+    calls = executor.plan.calls
+    kernels = kernels_by_node(calls)
+    ops: dict[str, dict[str, None]] = {}
+    for call in calls:
+        for node in call.nodes:
+            ops.setdefault(node, {}).update(dict.fromkeys(call.ops))
+    return [
+        PlanNode(
+            f"{entry}/{node}",
+            "+".join(own),
+            kernels[node].partition("/")[0],
+            entry,
+            "xpuruntime",
+            kernel=kernels[node],
+        )
+        for node, own in ops.items()
+    ]
+
+
+def _own_decisions(model: Generator) -> list[Decision]:
+    """Return the decisions on engine, precision, and the origin of each program."""
+    name, execution = model.checkpoint.name, model.request.policy.execution
+    device = str(DeviceId.parse(model.device))
+    engine = Candidate(
+        f"native on {device}", Reason.ONLY_ONE, "only the native engine runs language models token by token"
+    )
+    asked = model.arguments.get("precision") or execution.precision
+    own = asked in (None, "model") or DType.of(asked) is not model.dtype
+    precision = (
+        Candidate(model.dtype.value, Reason.DEFAULT, "the checkpoint's own")
+        if own
+        else Candidate(model.dtype.value, Reason.REQUESTED, "demanded by an argument or the policy")
+    )
+    programs = []
+    for entries, opened in model.programs.opened.items():
+        seconds = round(opened.seconds, 4)
+        facts = {"from_store": opened.from_store, "load_s" if opened.from_store else "build_s": seconds}
+        why = "taken from the store" if opened.from_store else "compiled"
+        if not opened.from_store and execution.caching is False:
+            why = "compiled; the policy forbids the store"
+        code = Reason.RECORDED if opened.from_store else Reason.DEFAULT
+        head = Candidate(opened.program.digest[:12], code, f"{why} in {seconds:.2f} s", facts=facts)
+        programs.append(Decision("program", ", ".join(entries), head))
+    return [Decision("engine", name, engine), Decision("precision", name, precision), *programs]
+
+
+def _kernel_decisions(model: Generator) -> list[Decision]:
+    """Return the compiler's decisions. Their subjects begin with entry points."""
+    decisions = []
+    for entries, opened in model.programs.opened.items():
+        for decision in opened.program.decisions:
+            alone = len(entries) == 1
+            decisions.append(
+                replace(decision, subject=f"{entries[0]}: {decision.subject}") if alone else decision
+            )
+    return decisions
+
+
+def _evidence(model: Generator, entry: str, executor: Executor, times: bool) -> Evidence:
+    """Return the evidence of one entry point."""
+    runs, calls = executor.counters["runs"], len(executor.plan.calls)
+    arrays = model.steps.last.get(entry) if times else None
+    rows = {"prefill": "a chunk", "decode": "a token of each text", "sample": "a token of each text"}
+    notes = [f"{calls} calls for {rows[phase_of(entry)]}; {runs} runs"]
+    options: Mapping[str, Any] = {"phase": phase_of(entry), "runs": str(runs), "calls": str(calls)}
+    evidence = evidence_of(
+        executor, arrays, model.observations, source="this generator", notes=notes, options=options
+    )
+    named = tuple(replace(r, nodes=tuple(f"{entry}/{n}" for n in r.nodes)) for r in evidence.rows)
+    return replace(evidence, rows=named)
