@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import wave
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -16,7 +17,9 @@ from typing import Any
 import numpy as np
 import pytest
 from support.device_under_test import named
+from typer.testing import CliRunner
 
+from xpuruntime.cli.app import app
 from xpuruntime.errors import BuildError, InputError, ModelError
 from xpuruntime.ir import interp
 from xpuruntime.llm import DecoderConfig, Generator, decoder_graph, open_checkpoint
@@ -439,6 +442,70 @@ def test_a_language_that_is_unknown_or_missing_is_refused() -> None:
     ):
         with pytest.raises(InputError, match=match):
             first_tokens(checkpoint, read_words(words, None, SPOKEN, (), 97), 32)
+
+
+# ── the command line ──
+
+
+def saved_text_model(folder: Path, **sizes: Any) -> Any:
+    """Save a T5 with a tokenizer of letters, and return it."""
+    import tokenizers
+
+    alphabet = ["<pad>", "</s>", "<unk>", *map(chr, range(97, 123)), " ", ":", "."]
+    made = tokenizers.Tokenizer(
+        tokenizers.models.BPE({c: i for i, c in enumerate(alphabet)}, [], unk_token="<unk>")
+    )
+    made.post_processor = tokenizers.processors.TemplateProcessing(
+        single="$A </s>", special_tokens=[("</s>", 1)]
+    )
+    made.decoder = tokenizers.decoders.Fuse()
+    model = reference(
+        "t5", vocab_size=len(alphabet), decoder_start_token_id=0, feed_forward_proj="gated-gelu", **sizes
+    )
+    model.save_pretrained(folder)
+    made.save(str(folder / "tokenizer.json"))
+    return model
+
+
+def test_the_command_line_answers_with_an_encoder_decoder(tmp_path: Path) -> None:
+    model = saved_text_model(tmp_path)
+    told = ["generate", str(tmp_path), "-n", "12", "--capacity", "32", "--source-capacity", "40", "--json"]
+    text = "summarize: a sea."
+    with Generator(tmp_path, capacity=32, source_capacity=40) as ours:
+        tokens = ours.tokens(text)
+        assert tokens[-1] == 1
+    for words in ({}, {"num_beams": 3}):
+        options = [f"--{k.replace('_', '-')}={v}" for k, v in words.items()]
+        run = CliRunner().invoke(app, [*told, "-p", text, *options])
+        assert run.exit_code == 0, run.output
+        document = json.loads(run.stdout)
+        assert document["tokens"] == greedy(model, tokens, 12, **words)
+        assert document["text"]
+        assert document["prompt_tokens"] == len(tokens)
+    run = CliRunner().invoke(app, [*told, "-p", text * 5])
+    assert "Shorten the prompt, or give source_capacity=86 or more." in json.loads(run.stdout)["do"]
+
+
+def test_the_command_line_reads_audio(tmp_path: Path) -> None:
+    model = reference("whisper")
+    model.save_pretrained(tmp_path)
+    sound = (8000 * np.sin(np.arange(9000) / 9)).astype("<i2")
+    for rate, file in ((16000, tmp_path / "right.wav"), (8000, tmp_path / "slow.wav")):
+        with wave.open(str(file), "wb") as w:
+            w.setnchannels(2)
+            w.setsampwidth(2)
+            w.setframerate(rate)
+            w.writeframes(np.stack([sound, sound], 1).tobytes())
+    told = ["generate", str(tmp_path), "-n", "8", "--capacity", "32", "--json", "--audio"]
+    run = CliRunner().invoke(app, [*told, str(tmp_path / "right.wav")])
+    assert run.exit_code == 0, run.output
+    frames = log_mel((sound / 32768).astype(np.float32), 10, 64)
+    assert json.loads(run.stdout)["tokens"] == greedy(model, frames, 8)
+    for file, what in (("slow", "must have 16-bit samples at 16000 Hz"), ("no", "cannot be read as WAV")):
+        run = CliRunner().invoke(app, [*told, str(tmp_path / f"{file}.wav")])
+        error = json.loads(run.stdout)
+        assert (run.exit_code, error["what"]) == (4, what)
+        assert error["do"] == f"Convert it: ffmpeg -i {file}.wav -ar 16000 -ac 1 -c:a pcm_s16le OUT.wav"
 
 
 # ── errors, and fields of configs ──
