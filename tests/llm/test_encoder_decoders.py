@@ -22,10 +22,12 @@ from typer.testing import CliRunner
 from xpuruntime.cli.app import app
 from xpuruntime.errors import BuildError, InputError, ModelError
 from xpuruntime.ir import interp
-from xpuruntime.llm import DecoderConfig, Generator, decoder_graph, open_checkpoint
+from xpuruntime.llm import DecoderConfig, Generator, calibrated, decoder_graph, open_checkpoint
 from xpuruntime.llm.audio import log_mel
+from xpuruntime.llm.batching import BatchGenerator
 from xpuruntime.llm.build import build_program, decoder_graphs, with_source
 from xpuruntime.llm.decoding.sources import first_tokens
+from xpuruntime.llm.decoding.texts import options_of
 from xpuruntime.llm.decoding.words import read_words
 from xpuruntime.llm.encoder import encoder_graph
 from xpuruntime.llm.families import FAMILIES
@@ -33,6 +35,7 @@ from xpuruntime.llm.families.biases import DistanceBuckets
 from xpuruntime.llm.steps import Steps
 from xpuruntime.runtime import load_weights
 from xpuruntime.testing.conformance.seeded.decoders import prompt
+from xpuruntime.testing.conformance.seeded.decoders import reference as decoder_reference
 from xpuruntime.testing.conformance.seeded.encoder_decoders import FAMILIES as REFERENCES
 from xpuruntime.testing.conformance.seeded.encoder_decoders import (
     encoded_by,
@@ -628,3 +631,17 @@ def test_every_field_that_changes_is_followed_or_refused(family: str) -> None:
     assert followed > 5
     related = "relative_attention_num_buckets"  # a multiple of 4 below twice the longest distance
     assert all(name in text or related in text for name, text in refusals), refusals
+
+
+def test_batches_of_many_texts_refuse_an_encoder() -> None:
+    with pytest.raises(BuildError, match="has an encoder, which batches do not support"):
+        BatchGenerator(reference("bart"), texts=2, capacity=32)
+
+
+def test_words_of_sources_are_refused_without_an_encoder() -> None:
+    found = open_checkpoint(decoder_reference("qwen2"))
+    for words in ({"decoder_input_ids": [3]}, {"language": "en"}, {"task": "transcribe"}):
+        with pytest.raises(InputError, match="has no encoder, which this word is for; got"):
+            options_of(found, words)
+    with pytest.raises(InputError, match="does not support encoder-decoders; got bart"):
+        calibrated(reference("bart"), [[3] * 64], length=32)

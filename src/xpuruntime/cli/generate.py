@@ -68,7 +68,7 @@ def generate(
         return _dispatches(model, opening)
     from ..llm.audio import read_wav
     from ..llm.checkpoint.reader import open_checkpoint
-    from ..llm.generate import options_of
+    from ..llm.decoding.texts import options_of
 
     if not prompt and not explain and audio is None:
         do = "Give --prompt TEXT, --audio FILE, --explain or --dispatches."

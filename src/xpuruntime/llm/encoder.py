@@ -40,7 +40,7 @@ def encoder_graph(
 ) -> Graph:
     """Return the graph for up to ``length`` tokens of each of ``batch`` samples. Arguments are as for ``decoder_graph``."""
     assert config.encoder is not None
-    words = (batch, dtype or config.dtype, stored or {}, files or {}, name)
+    words = (batch, dtype or config.dtype, stored or {}, files or {}, None, 0, name)
     return _EncoderWriter(config.encoder, length, length, *words).encoder(config)
 
 
@@ -76,7 +76,17 @@ class _EncoderWriter(GraphWriter):
         """Write the keys and values of each layer of the decoder."""
         b = self.b
         writer = GraphWriter(
-            decoder, self.length, self.length, self.batch, self.dtype, self.stored, self.files, b.name, b
+            decoder,
+            self.length,
+            self.length,
+            self.batch,
+            self.dtype,
+            self.stored,
+            self.files,
+            None,
+            0,
+            b.name,
+            b,
         )
         rows = b.arange(end=self.length, dtype=DType.INT64)
         for i in range(decoder.layers):

@@ -6,7 +6,7 @@
         print(piece.text, end="", flush=True)
 
 A prompt is prefilled in chunks of the prefill lengths; then tokens are decoded one at a time. All entry points update one KV cache in
-place, and a step allocates no device memory. The prompts of a batch are decoded together, with the results of separate runs. Calls from
+place, and a step allocates no device memory. The prompts of a batch are decoded together; their results are those of separate runs up to rounding. Calls from
 several threads are serialized.
 """
 
@@ -18,10 +18,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from operator import index
 from typing import Any, TypeVar, overload
 
-from ..errors import BuildError, InputError, KernelRefused, PrecisionUnavailable, UnavailableError
+from ..errors import (
+    BuildError,
+    InputError,
+    KernelRefused,
+    PolicyError,
+    PrecisionUnavailable,
+    UnavailableError,
+)
 from ..faults import contained, foreign
 from ..inference.native.executor_evidence import Observations
 from ..inference.native.targets import own_target, reaches
@@ -41,17 +47,16 @@ from .answers import Completion, Piece, Prompt, Source
 from .build import BUCKETS, entry_lengths, with_source
 from .checkpoint.data import Checkpoint
 from .checkpoint.reader import open_checkpoint
-from .checkpoint.text import TextCodec
 from .decoding.answer import AnswerState, checked_token
 from .decoding.beams import beam_search
-from .decoding.grammar import Grammars
-from .decoding.sources import MODEL_WORDS, features_of, first_tokens, source_rows
-from .decoding.words import GenerationOptions, read_words
+from .decoding.sources import source_rows
+from .decoding.texts import AnswerTexts
+from .decoding.words import GenerationOptions
 from .programs import DecoderPrograms
 from .report import plan_of, receipt_of
 from .steps import Steps
 
-__all__ = ["Completion", "Generator", "Piece", "Prompt", "computed_in", "generate", "options_of"]
+__all__ = ["Completion", "Generator", "Piece", "Prompt", "computed_in", "device_for", "generate"]
 
 _log = logger("xpuruntime.session")
 _T = TypeVar("_T")
@@ -100,8 +105,11 @@ class Generator:
         self.arguments = {k: str(v) for k, v in (("target", device), ("precision", dtype)) if v is not None}
         execution = demands.policy.execution
         notes: list[str] = []
-        device = _device(device, target, demands, notes)
+        device = device_for(device, target, demands, notes)
         self.dtype, demands = computed_in(dtype, config.dtype, demands, notes)
+        if batch != 1 and demands.policy.kernel.demands_batch_invariance():
+            do = "Open the model as a BatchGenerator, or with batch=1."
+            raise PolicyError("Generator", "does not support batch_invariant with a batch", got=batch, do=do)
         if config.experts is not None and (stored := demands.policy.kernel.stored_weights()):
             notes.append(
                 f"weights: {stored} does not apply to the matrices of experts, which keep their type"
@@ -138,7 +146,7 @@ class Generator:
             self.program = self.programs.get(entries, fresh=True)
             self.weights, self.steps = self._loaded(options, say)
         self.decode, self.prefill, self.states = self.steps.decode, self.steps.prefill, self.steps.states
-        self._grammars = Grammars(self.checkpoint.text, config.vocab)
+        self._texts = AnswerTexts(self.checkpoint, self.capacity)
         self._lock = threading.Lock()
         self._holder: int | None = None  # id of the thread that holds the lock
 
@@ -179,41 +187,7 @@ class Generator:
 
     def tokens(self, prompt: Prompt) -> list[int]:
         """Return a prompt as tokens. Raises InputError if it is empty, has unknown tokens, or needs a tokenizer that is missing."""
-        who = f"language model {self.checkpoint.name}"
-        text = self.checkpoint.text
-        tokens: list[int]
-        if isinstance(prompt, str) or (
-            isinstance(prompt, Sequence) and prompt and isinstance(prompt[0], Mapping)
-        ):
-            if text is None:
-                raise InputError(who, "has no tokenizer", do="Give tokens, or a folder with tokenizer.json.")
-            tokens = text.encode(prompt) if isinstance(prompt, str) else text.chat(list(prompt))  # type: ignore[arg-type]
-        else:
-            try:
-                tokens = [index(t) for t in prompt]  # type: ignore[arg-type]
-            except TypeError as error:
-                do = "Give a text, a list of tokens, or a conversation; or a list of such prompts."
-                raise InputError(who, "has an invalid prompt", got=repr(prompt)[:80], do=do) from error
-        if not tokens:
-            raise InputError(who, "needs a prompt of one token or more")
-        bad = [t for t in tokens if not 0 <= t < self.config.vocab]
-        if bad:
-            raise InputError(who, f"takes tokens from 0 to {self.config.vocab - 1}", got=bad[0])
-        encoder = self.config.encoder
-        word, capacity = (
-            ("capacity", self.capacity) if encoder is None else ("source_capacity", encoder.max_positions)
-        )
-        if len(tokens) > capacity:
-            do = f"Shorten the prompt, or give {word}={len(tokens)} or more."
-            raise InputError(who, f"has a {word} of {capacity} tokens", got=len(tokens), do=do)
-        return tokens
-
-    def source(self, prompt: Prompt) -> Source:
-        """Return what the model reads of a prompt: its tokens, or for a model that reads audio its features. Raises InputError."""
-        encoder = self.config.encoder
-        if encoder is not None and encoder.features:
-            return features_of(prompt, encoder, f"language model {self.checkpoint.name}")
-        return self.tokens(prompt)
+        return self._texts.tokens(prompt)
 
     def encode(self, prompt: Prompt) -> Array:
         """Return the output of an encoder-decoder's encoder for one prompt, [length, hidden]. ``read`` and ``step`` then continue the decoder's
@@ -221,7 +195,7 @@ class Generator:
         """
         if self.config.encoder is None:
             raise InputError(f"language model {self.checkpoint.name}", "has no encoder")
-        source = self.source(prompt)
+        source = self._texts.source(prompt)
         return self.steps.encode([source])[0, : source_rows(source)]
 
     @overload
@@ -252,18 +226,18 @@ class Generator:
             if on_piece is not None:
                 raise InputError("generate", "supports on_piece for a single prompt only", got=len(prompt))
             return self.generate_batch(prompt, **words)  # type: ignore[arg-type]
-        options = self._options(words)
+        options = self._texts.options(words)
         if on_piece is not None and (options.samples > 1 or options.num_beams > 1):
             raise InputError("generate", "supports on_piece for a single answer without beam search only")
-        answers = self._answers([self.source(prompt)], on_piece, options)  # type: ignore[arg-type]
+        answers = self._answers([self._texts.source(prompt)], on_piece, options)  # type: ignore[arg-type]
         return answers if options.samples > 1 else answers[0]
 
     def generate_batch(self, prompts: Sequence[Prompt], **words: Any) -> list[Completion]:
-        """Generate the answers to prompts, ``batch`` texts at a time. Prompts may differ in length, and each answer is the same as that of
-        a single prompt. Words are those of ``generate``.
+        """Generate the answers to prompts, ``batch`` texts at a time. Prompts may differ in length. Logits are those of a single
+        prompt up to rounding; ``BatchGenerator`` with ``batch_invariant`` gives equal bits. Words are those of ``generate``.
         """
-        options = self._options(words)
-        return self._answers([self.source(p) for p in prompts], None, options)
+        options = self._texts.options(words)
+        return self._answers([self._texts.source(p) for p in prompts], None, options)
 
     def stream(self, prompt: Prompt, **words: Any) -> Iterator[Piece]:
         """Generate tokens one at a time. Greedy unless a temperature is given. Words are those of transformers' ``GenerationConfig``:
@@ -284,50 +258,11 @@ class Generator:
         json_schema, regex, grammar: what the answer matches (a Lark grammar). Needs ``pip install 'xpuruntime[grammar]'``.
         Raises InputError, UnavailableError.
         """
-        options = self._options(words)
+        options = self._texts.options(words)
         if options.samples > 1 or options.num_beams > 1:
             raise InputError("stream", "supports one answer without beam search", do="Call generate.")
-        states = self._states([self.source(prompt)], options)
+        states = self._texts.states([self._texts.source(prompt)], options)
         return (piece for _, piece in self._held(lambda: self._pieces(states)))
-
-    def _options(self, words: Mapping[str, Any]) -> GenerationOptions:
-        """Return the checked options of a call."""
-        return options_of(self.checkpoint, words)
-
-    def _begun(self, text: Source, options: GenerationOptions) -> tuple[list[int], Source | None]:
-        """Return the tokens that the decoder's text begins with, and what the encoder reads if there is one."""
-        if self.config.encoder is None:
-            return list(text), None
-        return first_tokens(self.checkpoint, options, self.capacity), text
-
-    def _states(self, texts: Sequence[Source], options: GenerationOptions) -> list[AnswerState]:
-        """Return the states of all answers, those of one text together."""
-        begun = [self._begun(text, options) for text in texts]
-        return [
-            AnswerState(
-                prompt,
-                options,
-                seed=seed,
-                sample=sample,
-                vocab=self.config.vocab,
-                capacity=self.capacity,
-                text=self._codec(options),
-                matcher=self._grammars.matcher(options.grammar, options.stop_tokens)
-                if options.grammar
-                else None,
-                source=source,
-            )
-            for (prompt, source), seed in zip(begun, options.seeds_of(len(texts)), strict=True)
-            for sample in range(options.samples)
-        ]
-
-    def _codec(self, options: GenerationOptions) -> TextCodec | None:
-        """Return the tokenizer. Raises InputError if the options need it and it is missing."""
-        text = self.checkpoint.text
-        if text is None and options.stop_strings:
-            who = f"language model {self.checkpoint.name}"
-            raise InputError(who, "has no tokenizer, which stop_strings need", do="Give stops: tokens.")
-        return text
 
     def _answers(
         self,
@@ -337,7 +272,7 @@ class Generator:
     ) -> list[Completion]:
         if options.num_beams > 1:
             return [c for text in texts for c in self._held(lambda t=text: self._beams(t, options))]  # type: ignore[misc]
-        states, size = self._states(texts, options), self.steps.batch
+        states, size = self._texts.states(texts, options), self.steps.batch
         groups = [states[i : i + size] for i in range(0, len(states), size)]
         return [completion for group in groups for completion in self._together(group, on_piece)]
 
@@ -420,7 +355,7 @@ class Generator:
 
     def _beams(self, text: Source, options: GenerationOptions) -> Iterator[Completion]:
         """Yield the best answers of a beam search."""
-        prompt, source = self._begun(text, options)
+        prompt, source = self._texts.begun(text, options)
         who, beams = f"language model {self.checkpoint.name}", options.num_beams
         if beams > self.steps.batch:
             do = f"Open the model with batch={beams} or more."
@@ -484,7 +419,7 @@ def _silent(text: str) -> None:
     """Report nothing."""
 
 
-def _device(device: Any, target: Any, demands: Resolved, notes: list[str]) -> Any:
+def device_for(device: Any, target: Any, demands: Resolved, notes: list[str]) -> Any:
     """Return the argument, else the policy's device, else the CPU. If it is unavailable, return the first available device of
     ``allow_fallback``.
     """
@@ -556,21 +491,6 @@ def _is_batch(prompt: Prompt | Sequence[Prompt]) -> bool:
     except TypeError:  # a token
         return False
     return not isinstance(prompt[0], Mapping)
-
-
-def options_of(checkpoint: Checkpoint, words: Mapping[str, Any]) -> GenerationOptions:
-    """Return the checked options of a call with these words. Raises InputError."""
-    config = words.get("generation_config")
-    arguments = {k: v for k, v in words.items() if k != "generation_config"}
-    sizes, own = checkpoint.config, checkpoint.generation
-    if sizes.encoder is None and (
-        given := [w for w in ("decoder_input_ids", "language", "task") if w in words]
-    ):
-        raise InputError(
-            f"language model {checkpoint.name}", "has no encoder, which this word is for", got=given[0]
-        )
-    always = {w: own[w] for w in MODEL_WORDS if w in own} if sizes.encoder is not None else {}
-    return read_words(arguments, config, own, sizes.stops, sizes.vocab, always)
 
 
 def generate(model: Any, prompt: Prompt | Sequence[Prompt], **options: Any) -> Completion | list[Completion]:

@@ -14,10 +14,12 @@ from ..checkpoint.config import DecoderConfig
 from ..checkpoint.data import Checkpoint
 from .words import GenerationOptions
 
-__all__ = ["MODEL_WORDS", "features_of", "first_tokens", "source_rows"]
+__all__ = ["MODEL_WORDS", "SOURCE_WORDS", "features_of", "first_tokens", "source_rows"]
 
 MODEL_WORDS = ("forced_bos_token_id", "forced_eos_token_id", "suppress_tokens", "begin_suppress_tokens")
 """Words of the checkpoint's ``generation_config.json`` that hold for an encoder-decoder unless an argument says otherwise."""
+SOURCE_WORDS = ("decoder_input_ids", "language", "task")
+"""Words that are for encoder-decoders alone."""
 _FREE = "Give decoder_input_ids: the tokens that the answer begins with."
 
 

@@ -1,0 +1,116 @@
+"""AnswerTexts: prompts as tokens, and the states of their answers, for one checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from operator import index
+from typing import Any
+
+from ...errors import InputError
+from ..answers import Prompt, Source
+from ..checkpoint.data import Checkpoint
+from ..checkpoint.text import TextCodec
+from .answer import AnswerState
+from .grammar import Grammars
+from .sources import MODEL_WORDS, SOURCE_WORDS, features_of, first_tokens
+from .words import GenerationOptions, read_words
+
+__all__ = ["AnswerTexts", "options_of"]
+
+
+class AnswerTexts:
+    """The texts of one checkpoint. ``capacity``: maximum tokens of prompt and answer."""
+
+    def __init__(self, checkpoint: Checkpoint, capacity: int) -> None:
+        self.checkpoint, self.capacity = checkpoint, capacity
+        self._grammars = Grammars(checkpoint.text, checkpoint.config.vocab)
+
+    def tokens(self, prompt: Prompt) -> list[int]:
+        """Return a prompt as tokens. Raises InputError if it is empty, has unknown tokens, or needs a tokenizer that is missing."""
+        who = f"language model {self.checkpoint.name}"
+        text = self.checkpoint.text
+        tokens: list[int]
+        if isinstance(prompt, str) or (
+            isinstance(prompt, Sequence) and prompt and isinstance(prompt[0], Mapping)
+        ):
+            if text is None:
+                raise InputError(who, "has no tokenizer", do="Give tokens, or a folder with tokenizer.json.")
+            tokens = text.encode(prompt) if isinstance(prompt, str) else text.chat(list(prompt))  # type: ignore[arg-type]
+        else:
+            try:
+                tokens = [index(t) for t in prompt]  # type: ignore[arg-type]
+            except TypeError as error:
+                do = "Give a text, a list of tokens, or a conversation; or a list of such prompts."
+                raise InputError(who, "has an invalid prompt", got=repr(prompt)[:80], do=do) from error
+        if not tokens:
+            raise InputError(who, "needs a prompt of one token or more")
+        vocab = self.checkpoint.config.vocab
+        bad = [t for t in tokens if not 0 <= t < vocab]
+        if bad:
+            raise InputError(who, f"takes tokens from 0 to {vocab - 1}", got=bad[0])
+        encoder = self.checkpoint.config.encoder
+        word, capacity = (
+            ("capacity", self.capacity) if encoder is None else ("source_capacity", encoder.max_positions)
+        )
+        if len(tokens) > capacity:
+            do = f"Shorten the prompt, or give {word}={len(tokens)} or more."
+            raise InputError(who, f"has a {word} of {capacity} tokens", got=len(tokens), do=do)
+        return tokens
+
+    def source(self, prompt: Prompt) -> Source:
+        """Return what the model reads of a prompt: its tokens, or for a model that reads audio its features. Raises InputError."""
+        encoder = self.checkpoint.config.encoder
+        if encoder is not None and encoder.features:
+            return features_of(prompt, encoder, f"language model {self.checkpoint.name}")
+        return self.tokens(prompt)
+
+    def begun(self, source: Source, options: GenerationOptions) -> tuple[list[int], Source | None]:
+        """Return the tokens that the decoder's text begins with, and what the encoder reads if there is one. Raises InputError."""
+        if self.checkpoint.config.encoder is None:
+            return list(source), None
+        return first_tokens(self.checkpoint, options, self.capacity), source
+
+    def options(self, words: Mapping[str, Any]) -> GenerationOptions:
+        """Return the checked options of a call. Raises InputError."""
+        return options_of(self.checkpoint, words)
+
+    def states(self, texts: Sequence[Source], options: GenerationOptions) -> list[AnswerState]:
+        """Return the states of all answers, those of one text together."""
+        begun = [self.begun(text, options) for text in texts]
+        return [
+            AnswerState(
+                prompt,
+                options,
+                seed=seed,
+                sample=sample,
+                vocab=self.checkpoint.config.vocab,
+                capacity=self.capacity,
+                text=self._codec(options),
+                matcher=self._grammars.matcher(options.grammar, options.stop_tokens)
+                if options.grammar
+                else None,
+                source=source,
+            )
+            for (prompt, source), seed in zip(begun, options.seeds_of(len(texts)), strict=True)
+            for sample in range(options.samples)
+        ]
+
+    def _codec(self, options: GenerationOptions) -> TextCodec | None:
+        """Return the tokenizer. Raises InputError if the options need it and it is missing."""
+        text = self.checkpoint.text
+        if text is None and options.stop_strings:
+            who = f"language model {self.checkpoint.name}"
+            raise InputError(who, "has no tokenizer, which stop_strings need", do="Give stops: tokens.")
+        return text
+
+
+def options_of(checkpoint: Checkpoint, words: Mapping[str, Any]) -> GenerationOptions:
+    """Return the checked options of a call with these words. Raises InputError."""
+    config = words.get("generation_config")
+    arguments = {k: v for k, v in words.items() if k != "generation_config"}
+    sizes, own = checkpoint.config, checkpoint.generation
+    if sizes.encoder is None and (given := [w for w in SOURCE_WORDS if w in words]):
+        who = f"language model {checkpoint.name}"
+        raise InputError(who, "has no encoder, which this word is for", got=given[0], do="Remove it.")
+    always = {w: own[w] for w in MODEL_WORDS if w in own} if sizes.encoder is not None else {}
+    return read_words(arguments, config, own, sizes.stops, sizes.vocab, always)
