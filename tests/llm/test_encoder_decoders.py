@@ -24,7 +24,7 @@ from xpuruntime.errors import BuildError, InputError, ModelError
 from xpuruntime.ir import interp
 from xpuruntime.llm import DecoderConfig, Generator, calibrated, decoder_graph, open_checkpoint
 from xpuruntime.llm.audio import log_mel
-from xpuruntime.llm.batching import BatchGenerator
+from xpuruntime.llm.batching.generate import BatchGenerator
 from xpuruntime.llm.build import build_program, decoder_graphs, with_source
 from xpuruntime.llm.decoding.sources import first_tokens
 from xpuruntime.llm.decoding.texts import options_of

@@ -14,7 +14,7 @@ Prompt = str | Sequence[int] | Sequence[Mapping[str, str]] | Array
 audio: samples at 16 kHz, float[samples], or log-mel features, float[features, frames].
 """
 Source = Sequence[int] | Array
-"""What an encoder reads: tokens, or log-mel features."""
+"""Tokens, or log-mel features, which an encoder reads."""
 
 
 @dataclass(frozen=True, slots=True)
