@@ -311,15 +311,15 @@ class GraphWriter:
         assert c.encoder is not None
         y = self.part_norm(i, "cross_norm", x)
         q = self.heads(i, "cross_q", self.linear(i, "cross_q", y), c.heads)
-        caches = [self.source_state(name, i) for name in SOURCE]
+        caches = [self.source_state(name, i, self.batch) for name in SOURCE]
         y = self.merged(str(b.attention(q, *caches, self.source_mask, scale=c.scale)))
         return self.part_norm(i, "cross_sum_norm", b.add(x, self.linear(i, "cross_o", y)))
 
-    def source_state(self, name: str, i: int) -> str:
+    def source_state(self, name: str, i: int, texts: int) -> str:
         """Return the state of a layer's keys or values of the encoder's output."""
         c = self.c
         assert c.encoder is not None
-        size = f"[{self.batch}, {c.kv_heads}, {c.encoder.max_positions}, {c.head_dim}]"
+        size = f"[{texts}, {c.kv_heads}, {c.encoder.max_positions}, {c.head_dim}]"
         return str(self.b.state(f"{name}.{i}", f"{self.dtype.value}{size}"))
 
     def attended(self, i: int, q: str, keys: str, values: str) -> str:

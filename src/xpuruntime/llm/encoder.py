@@ -5,13 +5,14 @@ It writes the states ``source_keys.0``, ``source_values.0`` ...: the keys and va
 
 | input | | |
 |---|---|---|
-| tokens | int64[batch, length] | |
-| features | dtype[batch, features, 2 * length] | instead of tokens, of an encoder that reads frames of audio |
-| source_lengths | int64[batch] | number of tokens of each sample; what follows them is padding |
+| tokens | int64[1, length] | |
+| features | dtype[1, features, 2 * length] | instead of tokens, of an encoder that reads frames of audio |
+| source_lengths | int64[1] | number of tokens; what follows them is padding |
+| row | int64[1] | row of the states that is written |
 
 | output | | |
 |---|---|---|
-| encoded | dtype[batch, length, hidden] | rows of padding have no meaning |
+| encoded | dtype[1, length, hidden] | rows of padding have no meaning |
 """
 
 from __future__ import annotations
@@ -38,17 +39,17 @@ def encoder_graph(
     files: Mapping[str, str] | None = None,
     name: str = "encoder",
 ) -> Graph:
-    """Return the graph for up to ``length`` tokens of each of ``batch`` samples. Arguments are as for ``decoder_graph``."""
+    """Return the graph for a text of up to ``length`` tokens, one of ``batch`` in the states. Arguments are as for ``decoder_graph``."""
     assert config.encoder is not None
-    words = (batch, dtype or config.dtype, stored or {}, files or {}, None, 0, name)
-    return _EncoderWriter(config.encoder, length, length, *words).encoder(config)
+    words = (1, dtype or config.dtype, stored or {}, files or {}, None, 0, name)
+    return _EncoderWriter(config.encoder, length, length, *words).encoder(config, batch)
 
 
 class _EncoderWriter(GraphWriter):
     """Builder of the encoder's graph: every query sees every token of its text."""
 
-    def encoder(self, decoder: DecoderConfig) -> Graph:
-        """Return the graph. ``decoder``: the config that has this encoder."""
+    def encoder(self, decoder: DecoderConfig, texts: int) -> Graph:
+        """Return the graph. ``decoder``: the config that has this encoder. texts: rows of the states."""
         b, c, n, s = self.b, self.c, self.batch, self.length
         spec = f"{self.dtype.value}[{n}, {c.features}, {2 * s}]" if c.features else f"int64[{n}, {s}]"
         source = b.input("features" if c.features else "tokens", spec)
@@ -59,7 +60,7 @@ class _EncoderWriter(GraphWriter):
             with b.source(Source(name=f"encoder.{i}", module=c.layer(i))):
                 x = self.layer(i, x)
         x = self.norm(c.end("final_norm"), x) if "final_norm" in c.row.ends else x
-        self.keep(decoder, x)
+        self.keep(decoder, x, texts)
         b.output("encoded", x)
         return b.build()
 
@@ -72,9 +73,10 @@ class _EncoderWriter(GraphWriter):
             x = b.gelu(b.convolution(x, weight, bias, stride=[stride], padding=[1], dilation=[1]))
         return self.positioned(b.permute(x, dims=[0, 2, 1]))
 
-    def keep(self, decoder: DecoderConfig, x: str) -> None:
-        """Write the keys and values of each layer of the decoder."""
+    def keep(self, decoder: DecoderConfig, x: str, texts: int) -> None:
+        """Write the keys and values of each layer of the decoder to a row of the states, and zeros after them."""
         b = self.b
+        row = b.input("row", "int64[1]")
         writer = GraphWriter(
             decoder,
             self.length,
@@ -88,12 +90,14 @@ class _EncoderWriter(GraphWriter):
             b.name,
             b,
         )
-        rows = b.arange(end=self.length, dtype=DType.INT64)
+        assert decoder.encoder is not None
+        rest = decoder.encoder.max_positions - self.length
         for i in range(decoder.layers):
             for name, part in zip(SOURCE, ("cross_k", "cross_v"), strict=True):
                 new = writer.heads(i, part, writer.linear(i, part, x), decoder.kv_heads)
-                state = writer.source_state(name, i)
-                b.set_state(state, b.index_copy(state, rows, new, dim=2))
+                padded = b.pad(new, pads=[0, 0, 0, 0, 0, 0, rest, 0]) if rest else new
+                state = writer.source_state(name, i, texts)
+                b.set_state(state, b.index_copy(state, row, padded, dim=0))
 
     def kept(self, i: int, keys: str, values: str) -> tuple[str, str]:
         """Return the keys and values; an encoder has no cache."""

@@ -196,7 +196,7 @@ class Generator:
         if self.config.encoder is None:
             raise InputError(f"language model {self.checkpoint.name}", "has no encoder")
         source = self._texts.source(prompt)
-        return self.steps.encode([source])[0, : source_rows(source)]
+        return self.steps.encode([source])[0]
 
     @overload
     def generate(

@@ -25,6 +25,8 @@ __all__ = ["Further", "Steps"]
 
 Further: TypeAlias = "Callable[[str], tuple[CompiledProgram, Weights]]"
 
+_CACHES = ("keys", "values", "latent")
+"""Kinds of states that belong to the decoder's texts."""
 _IDLE_SETTINGS, _IDLE_NUMBERS = (0.0, 1.0, float("inf"), 1.0, 0.0, 0.0), (0, 0, 0, 0, 0)
 """Operands of ``sample_token`` for rows without a text."""
 
@@ -51,7 +53,7 @@ class Steps:
     ) -> None:  # fmt: skip
         self.batch, self._vocab, self._dtype = batch, vocab, dtype
         self._target, self._device, self._threads = target, device, threads
-        self._reorder: Executor | None = None
+        self._reorders: dict[tuple[str, ...], Executor] = {}
         self._further = further
         self._opened: dict[str, Executor] = {}
         self.last: dict[str, list[Any]] = {}
@@ -97,25 +99,33 @@ class Steps:
         """Return the executors that are open: that of decode, those of the prefill lengths, then those that were made when needed."""
         return tuple(self._opened.values())
 
-    def encode(self, sources: Sequence[Sequence[int] | Array]) -> Array:
-        """Encode a text, or frames of audio, [features, frames], for each text of the batch. Return the encoder's output, [batch, length,
-        hidden]: rows beyond a text have no meaning.
+    def encode(self, sources: Sequence[Sequence[int] | Array]) -> list[Array]:
+        """Encode a text, or frames of audio, [features, frames], for each text of the batch. Return the encoder's outputs, [length, hidden].
+
+        A source that several texts share (the same object) is encoded once.
         """
-        frames = isinstance(sources[0], np.ndarray)
-        sources = [*sources, *([sources[0] if frames else [0]] * (self.batch - len(sources)))]
-        counts = [s.shape[1] // 2 if isinstance(s, np.ndarray) else len(s) for s in sources]
-        length = next(n for n in self.encoders if n >= max(counts))
-        executor = self.encoders[length]
-        self._source = [np.array(counts, np.int64)]
-        if frames:
-            inputs: Array = np.stack(sources).astype(self.logits.dtype)
+        first = [next(i for i, s in enumerate(sources) if s is source) for source in sources]
+        outputs = {i: self._encoded(sources[i], i) for i in dict.fromkeys(first)}
+        counts = [len(outputs[i]) for i in first]
+        self._source = [np.array([*counts, *[1] * (self.batch - len(counts))], np.int64)]
+        if first != list(range(len(first))):
+            self._gather(first, SOURCE)
+        return [outputs[i] for i in first]
+
+    def _encoded(self, source: Sequence[int] | Array, row: int) -> Array:
+        """Encode one source for the text of a row."""
+        if isinstance(source, np.ndarray):
+            count, inputs = source.shape[1] // 2, source[None].astype(self.logits.dtype)
         else:
-            inputs = np.zeros((self.batch, length), np.int64)
-            for row, source in zip(inputs, sources, strict=True):
-                row[: len(source)] = source
-        encoded = np.zeros((self.batch, length, self._hidden(executor)), self.logits.dtype)
-        self._run(executor, [inputs, *self._source], [encoded])
-        return encoded
+            count = len(source)
+        length = next(n for n in self.encoders if n >= count)
+        if not isinstance(source, np.ndarray):
+            inputs = np.zeros((1, length), np.int64)
+            inputs[0, :count] = source
+        executor = self.encoders[length]
+        encoded = np.zeros((1, length, self._hidden(executor)), self.logits.dtype)
+        self._run(executor, [inputs, np.array([count], np.int64), np.array([row], np.int64)], [encoded])
+        return encoded[0, :count]
 
     @staticmethod
     def _hidden(executor: Executor) -> int:
@@ -178,19 +188,22 @@ class Steps:
         """Give text i the cache of text ``rows[i]``, but not the encoder's output. Texts beyond ``rows`` keep theirs."""
         if list(rows) == list(range(len(rows))):
             return
-        if self._reorder is None:
-            kept = (COUNTS, *SOURCE)
-            refs = [s for s in self.decode.program.states if s.name.partition(".")[0] not in kept]
+        self._gather(rows, _CACHES)
+
+    def _gather(self, rows: Sequence[int], kinds: tuple[str, ...]) -> None:
+        """Give text i the states of these kinds of text ``rows[i]``."""
+        if kinds not in self._reorders:
+            refs = [s for s in self.decode.program.states if s.name.partition(".")[0] in kinds]
             program = reorder_program(refs, self.batch, self._target)
-            self._reorder = Executor(
+            self._reorders[kinds] = Executor(
                 program, self._device, threads=self._threads, contexts=1, states=self.states, policy=SETTLED
             )
         everyone = [*rows, *range(len(rows), self.batch)]
-        self._reorder.run_arrays([np.array(everyone, np.int64)], [])
+        self._reorders[kinds].run_arrays([np.array(everyone, np.int64)], [])
 
     def close(self) -> None:
         """Close the executors."""
-        for executor in (*self.executors, *([self._reorder] if self._reorder else [])):
+        for executor in (*self.executors, *self._reorders.values()):
             executor.close()
 
     def _padded(self, texts: Sequence[Sequence[int]]) -> list[Sequence[int]]:
