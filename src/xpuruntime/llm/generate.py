@@ -21,12 +21,9 @@ from dataclasses import replace
 from typing import Any, TypeVar, overload
 
 from ..errors import (
-    BuildError,
     InputError,
-    KernelRefused,
     PolicyError,
     PrecisionUnavailable,
-    UnavailableError,
 )
 from ..faults import contained, foreign
 from ..inference.native.executor_evidence import Observations
@@ -125,9 +122,7 @@ class Generator:
         target = target or own_target(DeviceId.parse(device))
         self.programs = DecoderPrograms(
             self.checkpoint,
-            capacity=self.capacity,
-            batch=batch,
-            dtype=self.dtype,
+            sizes={"capacity": self.capacity, "batch": batch, "dtype": self.dtype},
             target=target,
             demands=demands,
             store=Store(cache_dir, mode="" if execution.caching is not False else "off"),
@@ -136,29 +131,26 @@ class Generator:
         options = {"batch": batch, "vocab": config.vocab, "dtype": self.dtype, "target": target}
         options |= {"device": device, "threads": threads, "further": self._further}
         say("compiling, unless the store has the program")
-        self.program: CompiledProgram = self.programs.get(entries)
-        try:
-            self.weights, self.steps = self._loaded(options, say)
-        except (KernelRefused, UnavailableError, BuildError):
-            # A library that the program of the store calls may be gone.
-            if not self.programs.opened[tuple(entries)].from_store:
-                raise
-            self.program = self.programs.get(entries, fresh=True)
-            self.weights, self.steps = self._loaded(options, say)
+        self.program: CompiledProgram
+        self.program, (self.weights, self.steps) = self.programs.load(
+            entries, lambda program: self._loaded(program, options, say)
+        )
         self.decode, self.prefill, self.states = self.steps.decode, self.steps.prefill, self.steps.states
         self._texts = AnswerTexts(self.checkpoint, self.capacity)
         self._lock = threading.Lock()
         self._holder: int | None = None  # id of the thread that holds the lock
 
-    def _loaded(self, options: Mapping[str, Any], say: Callable[[str], object]) -> tuple[Weights, Steps]:
-        """Return the weights of the program, and its executors."""
+    def _loaded(
+        self, program: CompiledProgram, options: Mapping[str, Any], say: Callable[[str], object]
+    ) -> tuple[Weights, Steps]:
+        """Return the weights of a program, and its executors."""
         weights = load_weights(
             self.checkpoint.arrays,
-            self.program,
+            program,
             self.device,
             on_progress=lambda done, total: say(f"loading weights: {done / max(total, 1):.0%}"),
         )
-        return weights, Steps(self.program, weights, **options)
+        return weights, Steps(program, weights, **options)
 
     def _further(self, entry: str) -> tuple[CompiledProgram, Weights]:
         """Return the program of one more entry point, and its weights, which are those of the first program."""
