@@ -126,6 +126,8 @@ class BatchGenerator:
             raise BuildError(
                 who, "has position biases (ALiBi), which batches do not support", do="Use a Generator."
             )
+        if config.encoder is not None:
+            raise BuildError(who, "has an encoder, which batches do not support", do="Use a Generator.")
         demands = demanded("Generator", {}, policy)
         notes: list[str] = []
         device = device_for(device, target, demands, notes)
