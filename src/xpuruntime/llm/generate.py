@@ -139,11 +139,10 @@ class Generator:
 
     def _loaded(self, options: Mapping[str, Any], say: Callable[[str], object]) -> tuple[Weights, Steps]:
         """Return the weights of the program, and its executors."""
-        weights = load_weights(
-            self.checkpoint.arrays,
+        weights, self._kept = self.programs.weights(
             self.program,
             self.device,
-            on_progress=lambda done, total: say(f"loading weights: {done / max(total, 1):.0%}"),
+            lambda done, total: say(f"loading weights: {done / max(total, 1):.0%}"),
         )
         return weights, Steps(self.program, weights, **options)
 
@@ -419,8 +418,9 @@ class Generator:
         return self.steps.step([token], [position])[:1]
 
     def close(self) -> None:
-        """Free memory. Later calls raise RunError."""
+        """Free memory, after the store has the weights. Later calls raise RunError."""
         self.steps.close()
+        self._kept.wait()
 
     def __enter__(self) -> Generator:
         return self

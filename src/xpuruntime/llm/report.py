@@ -125,6 +125,16 @@ def _own_decisions(model: Generator) -> list[Decision]:
         code = Reason.RECORDED if opened.from_store else Reason.DEFAULT
         head = Candidate(opened.program.digest[:12], code, f"{why} in {seconds:.2f} s", facts=facts)
         programs.append(Decision("program", ", ".join(entries), head))
+    if (loaded := model.programs.loaded) is not None:
+        facts = {
+            "from_store": loaded.from_store,
+            "bytes": loaded.size_bytes,
+            "load_s": round(loaded.seconds, 4),
+        }
+        how = "mapped from the store" if loaded.from_store else "loaded from the checkpoint"
+        code = Reason.RECORDED if loaded.from_store else Reason.DEFAULT
+        why = f"{loaded.size_bytes} bytes, {how} in {loaded.seconds:.2f} s"
+        programs.append(Decision("weights", name, Candidate("packed", code, why, facts=facts)))
     return [Decision("engine", name, engine), Decision("precision", name, precision), *programs]
 
 

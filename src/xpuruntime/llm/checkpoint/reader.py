@@ -89,8 +89,9 @@ def _from_folder(folder: Path) -> Checkpoint:
         config = replace(config, base="")  # the checkpoint of a model without its output layer
     config = with_experts(config, arrays)
     checkpoint = Checkpoint(
-        folder.resolve().name, config, arrays, _specs(arrays), files, folder, open_text(folder), generation
-    )
+        folder.resolve().name, config, arrays, _specs(arrays), files, folder, open_text(folder), generation,
+        tuple(folder / file for file in sorted(set(files.values()))),
+    )  # fmt: skip
     return checked(checkpoint)
 
 
