@@ -7,6 +7,7 @@ from .build import build_program, decoder_graphs
 from .calibrate import calibrated
 from .checkpoint.config import DecoderConfig
 from .checkpoint.reader import Checkpoint, open_checkpoint
+from .conversation import Conversation
 from .decoder import decoder_graph
 from .generate import Completion, Generator, Piece, generate
 from .sampling import Sampling
@@ -14,6 +15,7 @@ from .sampling import Sampling
 __all__ = [
     "Checkpoint",
     "Completion",
+    "Conversation",
     "DecoderConfig",
     "Generator",
     "Piece",
