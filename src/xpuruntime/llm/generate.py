@@ -12,11 +12,13 @@ several threads are serialized.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from operator import index
 from typing import Any, TypeVar, overload
 
@@ -44,9 +46,10 @@ from .checkpoint.text import TextCodec
 from .decoding.answer import AnswerState, checked_token
 from .decoding.beams import beam_search
 from .decoding.grammar import Grammars
-from .decoding.words import GenerationOptions, read_words
+from .decoding.words import GenerationOptions, read_words, speculation_of
 from .programs import DecoderPrograms
 from .report import plan_of, receipt_of
+from .speculation import Drafter, DraftModel, Drafts, PromptLookup, speculated
 from .steps import Steps
 
 __all__ = ["Completion", "Generator", "Piece", "Prompt", "computed_in", "generate", "options_of"]
@@ -94,6 +97,7 @@ class Generator:
         self.request = demands = demanded("Generator", {}, policy)
         self.arguments = {k: str(v) for k, v in (("target", device), ("precision", dtype)) if v is not None}
         execution = demands.policy.execution
+        self._speculation = speculation_of(execution.options_for("native"))
         notes: list[str] = []
         device = _device(device, target, demands, notes)
         self.dtype, demands = computed_in(dtype, config.dtype, demands, notes)
@@ -136,6 +140,8 @@ class Generator:
         self._grammars = Grammars(self.checkpoint.text, config.vocab)
         self._lock = threading.Lock()
         self._holder: int | None = None  # id of the thread that holds the lock
+        self._threads, self.drafts = threads, Drafts()
+        self._assistants: dict[Any, Generator] = {}
 
     def _loaded(self, options: Mapping[str, Any], say: Callable[[str], object]) -> tuple[Weights, Steps]:
         """Return the weights of the program, and its executors."""
@@ -251,6 +257,9 @@ class Generator:
         stop_strings:      texts that end the answer, which does not contain them.
         bad_words_ids, suppress_tokens, no_repeat_ngram_size: what the answer may not contain.
         logprobs:          number of most likely tokens whose log probabilities are returned for each position, next to that of the token.
+        prompt_lookup_num_tokens, max_matching_ngram_size: speculative decoding: this number of tokens is guessed from what followed earlier
+                           occurrences of the last tokens (at most 2 by default), and checked in one run.
+        assistant_model, num_assistant_tokens: the same with a draft model (a Generator, or what it opens), which guesses 5 tokens by default.
         json_schema, regex, grammar: what the answer matches (a Lark grammar). Needs ``pip install 'xpuruntime[grammar]'``.
         Raises InputError, UnavailableError.
         """
@@ -261,8 +270,11 @@ class Generator:
         return (piece for _, piece in self._held(lambda: self._pieces(states)))
 
     def _options(self, words: Mapping[str, Any]) -> GenerationOptions:
-        """Return the checked options of a call."""
-        return options_of(self.checkpoint, words)
+        """Return the checked options of a call. A policy's speculation applies unless the call has its own, or searches by beams."""
+        options = options_of(self.checkpoint, words)
+        if options.num_beams > 1 or options.drafts:
+            return options
+        return replace(options, **self._speculation)
 
     def _states(self, texts: Sequence[Sequence[int]], options: GenerationOptions) -> list[AnswerState]:
         """Return the states of all answers, those of one text together."""
@@ -299,7 +311,7 @@ class Generator:
     ) -> list[Completion]:
         if options.num_beams > 1:
             return [c for text in texts for c in self._held(lambda t=text: self._beams(t, options))]  # type: ignore[misc]
-        states, size = self._states(texts, options), self.steps.batch
+        states, size = self._states(texts, options), 1 if options.drafts else self.steps.batch
         groups = [states[i : i + size] for i in range(0, len(states), size)]
         return [completion for group in groups for completion in self._together(group, on_piece)]
 
@@ -327,6 +339,12 @@ class Generator:
 
     def _held(self, work: Callable[[], Iterator[_T]]) -> Iterator[_T]:
         """Yield what ``work`` yields while other threads wait."""
+        with self.exclusive():
+            yield from work()
+
+    @contextlib.contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Let other threads wait, because a text changes the cache. Raises InputError if this thread has an active stream."""
         me = threading.get_ident()
         if self._holder == me:  # waiting for the lock would be a deadlock
             do = "Read it to its end, or call its close()."
@@ -336,12 +354,15 @@ class Generator:
         with self._lock:
             self._holder = me
             try:
-                yield from work()
+                yield
             finally:
                 self._holder = None
 
     def _pieces(self, states: list[AnswerState]) -> Iterator[tuple[int, Piece]]:
         """Yield (index of a text, piece of its answer)."""
+        if states[0].options.drafts:
+            yield from ((0, piece) for piece in self._speculated(states[0]))
+            return
         # Token and position of the next cache row of each text. Those of a finished text no longer change.
         tokens, positions = [s.prompt[-1] for s in states], [len(s.prompt) - 1 for s in states]
         live = set(range(len(states)))
@@ -375,6 +396,39 @@ class Generator:
                 self.steps.write_counts([s.counts for s in states if s.counts is not None])
             selected = True
             self.steps.sample(tokens, positions, settings, [s.numbers for s in states])
+
+    def _speculated(self, state: AnswerState) -> Iterator[Piece]:
+        """Yield the pieces of one answer, with guesses of the next tokens that runs of several tokens check."""
+        options = state.options
+        if options.assistant_model is None:
+            drafter: Drafter = PromptLookup(options.max_matching_ngram_size)
+            yield from speculated(self.steps, state, drafter, options.drafts, self.capacity, self.drafts)
+            return
+        model = self._assistant(options.assistant_model)
+        with model.exclusive():
+            drafter = DraftModel(model.steps, model.config.vocab, model.capacity, self.config.vocab)
+            yield from speculated(self.steps, state, drafter, options.drafts, self.capacity, self.drafts)
+
+    def _assistant(self, source: Any) -> Generator:
+        """Return the draft model, opened once. Raises InputError if its tokens have other meanings."""
+        model = source if isinstance(source, Generator) else self._assistants.get(_known_by(source))
+        who = f"language model {self.checkpoint.name}"
+        if model is self:
+            raise InputError(who, "cannot be its own assistant_model", do="Give a smaller model.")
+        if model is None:
+            size = min(self.capacity, open_checkpoint(source).config.max_positions)
+            model = Generator(source, capacity=size, device=self.device, threads=self._threads)
+            self._assistants[_known_by(source)] = model
+        ours, theirs = self.checkpoint.text, model.checkpoint.text
+        same = model.config.vocab == self.config.vocab
+        if ours is not None and theirs is not None and ours is not theirs:
+            same = ours.tokenizer.get_vocab() == theirs.tokenizer.get_vocab()
+        if not same:
+            do = "Give a smaller model of the same family, with the same tokenizer."
+            raise InputError(
+                who, "needs an assistant_model with the same tokens", got=model.checkpoint.name, do=do
+            )
+        return model
 
     def _beams(self, prompt: list[int], options: GenerationOptions) -> Iterator[Completion]:
         """Yield the best answers of a beam search."""
@@ -421,12 +475,19 @@ class Generator:
         """Free memory, after the store has the weights. Later calls raise RunError."""
         self.steps.close()
         self._kept.wait()
+        for assistant in self._assistants.values():
+            assistant.close()
 
     def __enter__(self) -> Generator:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _known_by(source: Any) -> Any:
+    """Return what a draft model is remembered by: its path, or the module itself."""
+    return str(source) if isinstance(source, str | os.PathLike) else id(source)
 
 
 def _silent(text: str) -> None:
