@@ -13,7 +13,7 @@ _TABLE = re.compile(r"(?<=a test compares\. -->\n)(TABLE|(?:\|.*\n)+)")
 COLUMNS = {
     "session": "`InferenceSession`, `xpu run`, `compare`, `bench`",
     "compile": "`xrt.compile`, `xpu compile`",
-    "Generator": "`Generator`, `generate`, `xpu generate`",
+    "Generator": "`Generator`, `BatchGenerator`, `generate`, `xpu generate`",
     "ops": "`xrt.ops`",
     "partition": "`partition`",
     "DAGExecutor": "`DAGExecutor`",

@@ -72,6 +72,7 @@ FAMILIES = {
     "clip text": ModelFamily("CLIPTextModel", "CLIPTextConfig", {"input_ids": (1, 77)}, THIN),
     "siglip vision": ModelFamily("SiglipVisionModel", "SiglipVisionConfig", IMAGE, THIN),
     "wav2vec2": ModelFamily("Wav2Vec2Model", "Wav2Vec2Config", {"input_values": (1, 16000)}, THIN | {"conv_dim": [32] * 7, "num_conv_pos_embeddings": 16}, {"layerdrop": 0.0}),
+    "hubert": ModelFamily("HubertModel", "HubertConfig", {"input_values": (1, 16000)}, THIN | {"conv_dim": [32] * 7, "num_conv_pos_embeddings": 16}, {"layerdrop": 0.0}),
     "whisper encoder": ModelFamily("WhisperEncoder", "WhisperConfig", {"input_features": (1, 80, 3000)}, {"d_model": 64, "encoder_layers": 2, "encoder_attention_heads": 4, "encoder_ffn_dim": 128}, {"d_model": 512, "encoder_layers": 6, "encoder_attention_heads": 8, "encoder_ffn_dim": 2048}),
     "mamba": ModelFamily("MambaModel", "MambaConfig", {"input_ids": (1, 16)}, {"hidden_size": 64, "num_hidden_layers": 2}, {"num_hidden_layers": 2, "hidden_size": 256}),
 }  # fmt: skip

@@ -369,15 +369,20 @@ def goals(report: Report, part: str, figures: dict[str, Any]) -> None:
     if not mine or not others:
         return
     faster, smaller = GOALS[part]
-    best = min(mine, key=lambda n: mine[n]["median_ms"])
+    rival = figures.get("torch.compile")
+    shares = {n: m["peak_mib"] / rival["peak_mib"] for n, m in mine.items()} if smaller and rival else {}
+    small = [n for n in mine if n in shares and shares[n] <= smaller]
+    best = min(small or mine, key=lambda n: mine[n]["median_ms"])  # one contender has to meet both goals
     report.bound(
         f"{part}: the best other time over that of {best}", min(others) / mine[best]["median_ms"],
         at_least=faster, unit="x", required=False,
     )  # fmt: skip
-    if smaller is not None and "torch.compile" in figures:
-        share = mine[best]["peak_mib"] / figures["torch.compile"]["peak_mib"]
+    if best in shares:
         report.bound(
-            f"{part}: peak memory of {best} over torch.compile's", share, at_most=smaller, required=False
+            f"{part}: peak memory of {best} over torch.compile's",
+            shares[best],
+            at_most=smaller,
+            required=False,
         )
 
 

@@ -21,6 +21,7 @@ _PUBLIC: dict[str, str] = {
     "ops": "inference",
     # language models
     "Completion": "llm.generate",
+    "BatchGenerator": "llm.batching.generate",
     "Generator": "llm.generate",
     "generate": "llm.generate",
     # programs and devices
@@ -151,6 +152,7 @@ if TYPE_CHECKING:
     from .inference.verify_kernel import verify_kernel as verify_kernel
     from .kernels.user.kernel import Launch as Launch
     from .kernels.user.kernel import Tasks as Tasks
+    from .llm.batching.generate import BatchGenerator as BatchGenerator
     from .llm.generate import Completion as Completion
     from .llm.generate import Generator as Generator
     from .llm.generate import generate as generate

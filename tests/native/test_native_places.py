@@ -59,6 +59,24 @@ def test_a_cache_is_written_in_place_and_right(passes: str) -> None:
 
 
 @pytest.mark.parametrize("passes", ["none", "all"])
+def test_an_operand_is_computed_in_the_memory_of_an_output(passes: str) -> None:
+    """An operand that is dead after an in-place op needs no memory of its own, and no copy, when the result is an output."""
+    b = ir.GraphBuilder("owner")
+    x, v, i = b.input("x", "float32[6, 5]"), b.input("v", "float32[4, 5]"), b.input("i", "int64[4]")
+    b.output("y", b.index_put(b.view(b.neg(b.view(x, size=[30])), size=[6, 5]), v, i, accumulate=True))
+    rng = np.random.default_rng(2)
+    feeds = {
+        "x": rng.standard_normal((6, 5)).astype(np.float32),
+        "v": np.ones((4, 5), np.float32),
+        "i": np.array([5, 0, 5, 3]),
+    }
+    graph = b.build()
+    check(graph, feeds, passes=passes)
+    calls = compile_native(graph, feeds, passes=passes).entries[0].plans[0].calls
+    assert not any(c.symbol.startswith("stays") for c in calls)
+
+
+@pytest.mark.parametrize("passes", ["none", "all"])
 def test_parts_written_into_operands_that_are_read_again(passes: str) -> None:
     """The result of a write may not take the memory of an operand that somebody still reads."""
     b = ir.GraphBuilder("twice")

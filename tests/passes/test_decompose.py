@@ -41,6 +41,13 @@ CASES = [
     ("layer_norm", ["T[2, 3, 4]", "T[4]", "T[4]"], {"normalized_shape": [4]}),
     ("layer_norm", ["T[2, 3, 4]", "", "T[4]"], {"normalized_shape": [4]}),
     ("group_norm", ["T[2, 6, 5]", "T[6]", "T[6]"], {"groups": 3}),
+    ("embedding_backward", ["T[2, 5, 4]", "int64[2, 5]"], {"num_weights": 8}),
+    ("embedding_backward", ["T[2, 5, 4]", "int32[2, 5]"], {"num_weights": 8, "padding_idx": 1}),
+    (
+        "embedding_backward",
+        ["T[7, 4]", "int64[7]"],
+        {"num_weights": 8, "padding_idx": 0, "scale_by_freq": True},
+    ),
     ("softmax", ["T[2, 5, 4]"], {"dim": 1}),
     ("log_softmax", ["T[2, 5, 4]"], {"dim": 2}),
     ("var", ["T[2, 5, 4]"], {"dim": [0, 2]}),

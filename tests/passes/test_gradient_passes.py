@@ -51,6 +51,34 @@ def refuses(graph: ir.Graph, node: ir.Node) -> Support:
     return Support.no(Reason.OP_UNSUPPORTED, "no kernel in this test")
 
 
+# ── scatters ──
+
+
+def scattered(
+    swapped: bool = False, accumulate: bool = True, start: float = 0.0, twice: bool = False
+) -> tuple[ir.Graph, Feeds]:
+    """Return a sum with values that are scattered into a table, and its feeds; two values have one position."""
+    feeds = operands(x="float32[5,3]", v="float32[4,3]") | {"i": np.array([4, 0, 4, 2])}
+
+    def nodes(b: ir.GraphBuilder, x: str, v: str, i: str) -> list[str]:
+        table = b.index_put(b.full(size=[5, 3], value=start, dtype="float32"), v, i, accumulate=accumulate)
+        y = b.add(table, b.neg(x)) if swapped else b.add(b.neg(x), table)
+        return [y, table] if twice else [y]
+
+    return graph_of(nodes, feeds), feeds
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_values_are_scattered_into_the_other_operand_of_a_sum(swapped: bool) -> None:
+    assert ops_after("scatter_into_sum", *scattered(swapped), 1e-6) == {"neg": 1, "index_put": 1}
+
+
+@pytest.mark.parametrize("change", [{"accumulate": False}, {"start": 0.5}, {"twice": True}])
+def test_other_scatters_stay(change: dict[str, Any]) -> None:
+    """Values that replace, a table that is not zero, a table that something else reads."""
+    assert ops_after("scatter_into_sum", *scattered(**change), 1e-6)["add"] == 1
+
+
 # ── products ──
 
 

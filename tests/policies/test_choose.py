@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from xpuruntime.decisions import Decision, Reason, Support
 from xpuruntime.errors import KernelUnavailable, PolicyError
 from xpuruntime.policies import KernelPolicy, NodeFacts, Offer, Rule, choose
+from xpuruntime.policies.choose import vendor_keeps_to
 
 FACTS = NodeFacts(node="mm0", family="matmul", dims={"M": 4, "N": 64, "K": 64}, phase="decode")
 NO_DEVICE = Support.no(Reason.DEVICE_MISMATCH, "drives cuda only", do="Name a CUDA device.")
@@ -256,3 +257,19 @@ def test_deterministic_kernels_only():
     ]
     lifted = exact.merge(KernelPolicy(rules=[Rule(deterministic=False)]))
     assert choose(lifted, FACTS, offers)[0] == "fast"
+
+
+def test_batch_invariant_kernels_only():
+    facts = NodeFacts(node="fc1", family="matmul")
+    offers = [
+        Offer("fast", Support.yes(), batch_invariant=False),
+        Offer("kept", Support.yes(), batch_invariant=True),
+    ]
+    name, decision = choose(KernelPolicy(batch_invariant=True), facts, offers)
+    assert name == "kept"
+    assert [c.reason for c in decision.rejected] == [
+        "does not promise a row the same bits in every batch; batch_invariant of the policy demands it"
+    ]
+    lifted = KernelPolicy(batch_invariant=True).merge(KernelPolicy(batch_invariant=False))
+    assert choose(lifted, facts, offers)[0] == "fast"
+    assert not vendor_keeps_to(KernelPolicy(batch_invariant=True), facts, "tensorrt")

@@ -26,7 +26,7 @@ def test_the_specification_s_example():
 
 def test_one_keyword_per_family_with_kernels():
     names = {f.name for f in dataclasses.fields(KernelPolicy)}
-    assert names - {"weights", "rules", "under", "origin"} == set(KERNELS)
+    assert names - {"weights", "batch_invariant", "rules", "under", "origin"} == set(KERNELS)
     assert set(KERNELS) <= set(FAMILIES)
 
 
@@ -71,7 +71,7 @@ def test_frozen_hashable_picklable_and_readable():
         (
             lambda: KernelPolicy(matmull="x"),
             "[KernelPolicy] matmull: unknown key. Did you mean 'matmul'? Known keys: "
-            + ", ".join([*KERNELS, "weights", "rules", "under"])
+            + ", ".join([*KERNELS, "weights", "batch_invariant", "rules", "under"])
             + ".",
         ),
         (

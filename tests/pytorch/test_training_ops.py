@@ -206,3 +206,36 @@ def test_a_head_without_targets_is_nan_as_in_pytorch() -> None:
     target = torch.full((4,), -100)
     assert ops.linear_cross_entropy(x, weight, target).isnan()
     assert torch.nn.functional.cross_entropy(x @ weight.t(), target).isnan()
+
+
+@pytest.mark.parametrize("words", [64, 301])  # 301 rows are padded on CUDA
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_a_head_with_wider_parameters_has_gradients_of_their_dtype(
+    words: int, has_bias: bool, device: str
+) -> None:
+    """As under autocast: the products take 16 bits, and a gradient is not rounded to them."""
+    torch.manual_seed(0)
+    rows, size = 45, 24
+    x = torch.randn(rows, size, device=device).bfloat16().requires_grad_()
+    weight = (torch.randn(words, size, device=device) / 4).requires_grad_()
+    bias = torch.randn(words, device=device, requires_grad=True) if has_bias else None
+    target = torch.randint(0, words, (rows,), device=device)
+    operands = [t for t in (x, weight, bias) if t is not None]
+    loss = ops.linear_cross_entropy(x, weight, target, bias=bias)
+    mine = torch.autograd.grad(loss, operands)
+    assert loss.dtype is torch.float32
+    assert [g.dtype for g in mine] == [t.dtype for t in operands]
+    rounded = [t.detach().bfloat16() for t in operands]
+
+    def gradients(dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
+        at = [t.to(dtype).requires_grad_() for t in rounded]
+        return torch.autograd.grad(
+            torch.nn.functional.cross_entropy(
+                torch.nn.functional.linear(*at).to(torch.promote_types(dtype, torch.float32)), target
+            ),
+            at,
+        )
+
+    exact, eager = gradients(torch.float64), gradients(torch.bfloat16)
+    for got, true, other in zip(mine, exact, eager, strict=True):
+        assert (got - true).norm() <= 1.5 * (other - true).norm() + 1e-8

@@ -51,7 +51,7 @@ def chat(
     from ..errors import InputError
     from ..llm.checkpoint.reader import open_checkpoint
     from ..llm.conversation import Conversation, check_chats
-    from ..llm.generate import options_of
+    from ..llm.decoding.texts import options_of
 
     who = f"chat {model}"
     opening.check(who)
@@ -106,8 +106,9 @@ def _turn(conversation: Conversation, message: str, words: dict[str, Any], strea
     """Answer one message. Ctrl-C ends the answer."""
     start = time.perf_counter()
     text, finish, count, first = "", "interrupted", 0, 0.0
-    pieces = conversation.ask(message, **words)
+    pieces: Any = None
     try:
+        pieces = conversation.ask(message, **words)
         for piece in pieces:
             count, finish = count + 1, piece.finish or finish
             first = first or time.perf_counter() - start
@@ -117,7 +118,8 @@ def _turn(conversation: Conversation, message: str, words: dict[str, Any], strea
     except KeyboardInterrupt:
         finish = "interrupted"
     finally:
-        pieces.close()  # type: ignore[attr-defined]
+        if pieces is not None:
+            pieces.close()
         if streams:
             write_generated("\n")
     notes = {

@@ -57,7 +57,7 @@ def generate(
     if dispatches:
         return _dispatches(model, opening)
     from ..llm.checkpoint.reader import open_checkpoint
-    from ..llm.generate import options_of
+    from ..llm.decoding.texts import options_of
 
     if not prompt and not explain:
         do = "Give --prompt TEXT, --explain or --dispatches."

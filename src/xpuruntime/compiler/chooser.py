@@ -265,6 +265,7 @@ def _offer(
         time_us=time_us,
         workspace_bytes=0 if lowered is None else lowered.workspace_bytes,
         deterministic=None if lowered is None else lowered.deterministic,
+        batch_invariant=None if lowered is None else lowered.batch_invariant,
         on_request=kernel.on_request,
         opt_in_reason=kernel.opt_in_reason,
     )

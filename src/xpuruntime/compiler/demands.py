@@ -109,7 +109,7 @@ class Demands:
             if any(o.name == NAIVE and o.support for o in kernels):
                 continue  # the kernel of that name precedes the expansion
             # The nodes of the expansion are held to the limits by themselves.
-            naive = Offer(NAIVE, Support.yes(), deterministic=True)
+            naive = Offer(NAIVE, Support.yes(), deterministic=True, batch_invariant=True)
             chosen, decision = choose(self.kernel, facts, [*(o for o in kernels if o.name != NAIVE), naive])
             if chosen == NAIVE:
                 if decision not in self.decisions:
@@ -211,7 +211,13 @@ def _offer_of(kernel: Kernel, support: Support, call: NodeCall, target: CodegenT
     if not support:
         return Offer(name, support)
     lowered = kernel.lower(call, target)
-    return Offer(name, support, workspace_bytes=lowered.workspace_bytes, deterministic=lowered.deterministic)
+    return Offer(
+        name,
+        support,
+        workspace_bytes=lowered.workspace_bytes,
+        deterministic=lowered.deterministic,
+        batch_invariant=lowered.batch_invariant,
+    )
 
 
 def _static_call(graph: Graph, node: Node) -> NodeCall | None:

@@ -120,7 +120,13 @@ class Memory:
                 result, source = self._values[out], self._values[operand]
                 base = self._values[source.root]
                 fits = source.offset == 0 and result.size <= base.size and source.size == result.size
-                if result.root != out or result.kind is not BufferKind.SCRATCH:
+                # An operand that is dead afterwards may be computed in the caller's memory of the result.
+                owns = (
+                    result.kind is BufferKind.OUTPUT
+                    and base.kind is BufferKind.SCRATCH
+                    and base.size == result.size
+                )
+                if result.root != out or not (result.kind is BufferKind.SCRATCH or owns):
                     continue
                 updates = base.kind is BufferKind.STATE and self._updates.get(out) == source.root
                 if base.kind is not BufferKind.SCRATCH and not updates:
@@ -135,6 +141,9 @@ class Memory:
                     if v.root == old:
                         v.root, v.kind = source.root, base.kind
                 last[source.root] = max(end, at)
+                if owns:
+                    last[out] = last.pop(source.root)
+                    self.own(out, BufferKind.OUTPUT)
 
 
 def _same_layout(a: TensorSpec, b: TensorSpec) -> bool:

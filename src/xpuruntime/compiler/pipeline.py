@@ -247,6 +247,8 @@ def _recorded_demands(resolved: Resolved, level: int | None, *, fell: bool) -> d
     precision = None if fell else resolved.policy.execution.precision
     rules = [dump(r) for layer in resolved.policy.kernel.layers for r in layer.rules]
     recorded = {"optimization_level": level, "precision": precision, "rules": rules}
+    if resolved.policy.kernel.demands_batch_invariance():
+        recorded["batch_invariant"] = True
     return {name: value for name, value in recorded.items() if value is not None and value != []}
 
 

@@ -25,6 +25,7 @@ def _cpu() -> tuple[Kernel, ...]:
     """Return the kernels of CPUs, in order of preference within an op."""
     from .cpu.attention.flash import KERNELS as ATTENTION
     from .cpu.attention.flash_backward import KERNELS as ATTENTION_BACKWARD
+    from .cpu.attention.paged import KERNELS as ATTENTION_PAGED
     from .cpu.control import KERNELS as CONTROL
     from .cpu.conv.generated import KERNELS as CONV
     from .cpu.elementwise import KERNELS as ELEMENTWISE
@@ -63,6 +64,7 @@ def _cpu() -> tuple[Kernel, ...]:
         *INT8_CONV,
         *ATTENTION,
         *ATTENTION_BACKWARD,
+        *ATTENTION_PAGED,
         *ROPE,
         *ROPE_APPEND,
         *CONV,

@@ -184,6 +184,7 @@ class LoweredCall:
                    after element i of the operand was read, by the same task.
     accumulates:   dtype of sums.
     deterministic: equal inputs give equal bits, for any number of threads.
+    batch_invariant: a row of the results (a sample, a token) has the same bits wherever it is in the batch, whatever the other rows are.
     """
 
     stages: tuple[Stage, ...]
@@ -194,6 +195,7 @@ class LoweredCall:
     in_place: Mapping[int, int] = field(default_factory=dict)
     accumulates: str = "float32"
     deterministic: bool = True
+    batch_invariant: bool = True
 
     @property
     def workspace_bytes(self) -> int:

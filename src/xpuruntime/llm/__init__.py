@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from .answers import TokenLogprob
+from .batching.answer import BatchAnswer
+from .batching.generate import BatchGenerator, BatchStatistics
 from .build import build_program, decoder_graphs
 from .calibrate import calibrated
 from .checkpoint.config import DecoderConfig
@@ -13,6 +15,9 @@ from .generate import Completion, Generator, Piece, generate
 from .sampling import Sampling
 
 __all__ = [
+    "BatchAnswer",
+    "BatchGenerator",
+    "BatchStatistics",
     "Checkpoint",
     "Completion",
     "Conversation",

@@ -20,6 +20,14 @@ fuse them.
 | logits | dtype[batch, vocab], or dtype[batch * length, vocab] with ``all_logits``; not with ``sampling`` | |
 
 With ``sampling`` the tokens are those of the op ``sample_token``. Its ``settings`` and ``numbers`` are further inputs, and its counts a state.
+
+With ``paged``, many texts share each state, [rows, kv heads, head size], in blocks. A sample is then one token of any text, and ``last`` may name
+fewer rows than there are samples. Two more inputs follow ``positions``:
+
+| input | | |
+|---|---|---|
+| places | int64[batch] | row of the cache that each token is written to |
+| tables | int32[batch, blocks] | blocks of the text of each token, as for ``paged_attention`` |
 """
 
 from __future__ import annotations
@@ -38,6 +46,7 @@ from .checkpoint.config import DecoderConfig
 from .families.family import ACTIVATIONS
 from .latent import latent_attention
 from .mixture import mixture
+from .paged import PagedCache
 from .rotary import Rotary
 
 __all__ = ["COUNTS", "decoder_graph"]
@@ -57,6 +66,8 @@ def decoder_graph(
     files: Mapping[str, str] | None = None,
     all_logits: bool = False,
     sampling: bool = False,
+    paged: PagedCache | None = None,
+    texts: int = 0,
     name: str = "decoder",
 ) -> Graph:
     """Return the graph for ``length`` tokens of each of ``batch`` samples over a cache of ``capacity`` positions each.
@@ -66,8 +77,11 @@ def decoder_graph(
     files:      the safetensors file of each weight.
     all_logits: return the logits of every row instead of the last one. For comparisons; the output is large for long prompts.
     sampling:   sample the tokens, and return no logits.
+    paged:      the layout of a cache in blocks. ``length`` must be 1. texts: rows of ``last``, and so of the results.
     """
-    writer = _Writer(config, length, capacity, batch, dtype or config.dtype, stored or {}, files or {}, name)
+    writer = _Writer(
+        config, length, capacity, batch, dtype or config.dtype, stored or {}, files or {}, paged, texts, name
+    )
     return writer.graph(all_logits, sampling)
 
 
@@ -83,10 +97,13 @@ class _Writer:
         dtype: DType,
         stored: Mapping[str, TensorSpec],
         files: Mapping[str, str],
+        paged: PagedCache | None,
+        texts: int,
         name: str,
     ) -> None:
         self.c, self.length, self.capacity, self.batch, self.dtype = config, length, capacity, batch, dtype
-        self.stored, self.files = stored, files
+        self.stored, self.files, self.paged = stored, files, paged
+        self.results = texts if paged else batch
         self.b = GraphBuilder(name)
         facts = {"family": config.family, "length": length, "capacity": capacity, "batch": batch}
         self.b.metadata["decoder"] = facts
@@ -102,16 +119,20 @@ class _Writer:
         for rotary in dict.fromkeys(c.local_rotary if w else c.rotary for w in c.windows):
             if c.rotary_dim:
                 self.tables[rotary] = self.rotary(rotary, "rotary" if not self.tables else "rotary.local")
-        for window in c.windows:
-            self.mask(window)
+        if self.paged:
+            self.places = b.input("places", f"int64[{n}]")
+            self.table = b.input("tables", f"int32[{n}, {self.paged.listed}]")
+        else:
+            for window in c.windows:
+                self.mask(window)
         x = self.embedded(tokens)
         for i in range(c.layers):
             with b.source(Source(name=f"layers.{i}", module=c.layer(i))):
                 x = self.layer(i, x)
         head = c.end("embed" if c.tied else "head")
-        last = b.input("last", f"int64[{n}]")
+        last = b.input("last", f"int64[{self.results}]")
         x = b.view(x, size=[n * s, c.hidden])
-        if s > 1 and not all_logits:
+        if (s > 1 or self.paged) and not all_logits:
             x = b.index_select(x, last, dim=0, name="last_row")
         x = self.norm(c.end("final_norm"), x) if "final_norm" in c.row.ends else x
         if c.projects:
@@ -130,8 +151,9 @@ class _Writer:
 
     def sampled(self, logits: str) -> str:
         """Return the sampled tokens, and count them."""
-        b, n = self.b, self.batch
-        state = b.state(COUNTS, f"int32[{n}, {self.c.vocab}]")
+        b, n = self.b, self.results
+        # Steps of several sizes have counts of their own.
+        state = b.state(f"{COUNTS}.{n}" if self.paged else COUNTS, f"int32[{n}, {self.c.vocab}]")
         settings, numbers = b.input("settings", f"float32[{n}, 6]"), b.input("numbers", f"int64[{n}, 5]")
         token, counts = b.call("sample_token", logits, state, settings, numbers)
         b.set_state(state, counts)
@@ -151,13 +173,17 @@ class _Writer:
             x = b.add(x, b.embedding(self.weight(f"{c.end('positions')}.weight"), rows))
         return self.norm(c.end("embed_norm"), str(x)) if "embed_norm" in c.row.ends else str(x)
 
+    def window(self, window: int) -> int:
+        """Return a layer's window; 0 if it hides nothing of a full cache."""
+        return window if window < self.capacity else 0
+
     def mask(self, window: int) -> str:
         """Return which keys each query sees: those up to its position, and at most ``window`` of them unless that is 0.
 
         With ALiBi it is the bias of each score, -inf for keys that are not seen.
         """
         b, c, n, s = self.b, self.c, self.batch, self.length
-        window = window if window < self.capacity else 0
+        window = self.window(window)
         if window not in self.masks:
             size = [s, 1] if n == 1 else [n, 1, s, 1]  # one mask for all, or one for each sample
             keys, queries = b.arange(end=self.capacity, dtype=DType.INT64), b.view(self.positions, size=size)
@@ -230,6 +256,13 @@ class _Writer:
     def attended(self, i: int, q: str, keys: str, values: str) -> str:
         """Return the attention of a layer's queries over its cache."""
         c = self.c
+        if self.paged:
+            return str(
+                self.b.paged_attention(
+                    q, keys, values, self.table, self.positions, block_size=self.paged.block_size,
+                    window=self.window(c.windows[i]), scale=c.scale, softcap=c.attention_softcap,
+                )
+            )  # fmt: skip
         mask = self.mask(c.windows[i])
         return str(self.b.attention(q, keys, values, mask, scale=c.scale, softcap=c.attention_softcap))
 
@@ -244,6 +277,12 @@ class _Writer:
     def cached(self, name: str, rows: str) -> str:
         """Return a cache with new rows at their positions, which is its state after the run."""
         n, heads, _, size = self.b.spec(rows).shape
+        if self.paged:
+            state = self.b.state(name, f"{self.dtype.value}[{self.paged.rows}, {heads}, {size}]")
+            rows = self.b.view(rows, size=[n, heads, size])
+            written = str(self.b.index_copy(state, self.places, rows, dim=0))
+            self.b.set_state(state, written)
+            return written
         state = self.b.state(name, f"{self.dtype.value}[{n}, {heads}, {self.capacity}, {size}]")
         written = self.written(state, rows)
         self.b.set_state(state, written)

@@ -6,7 +6,7 @@
         print(piece.text, end="", flush=True)
 
 A prompt is prefilled in chunks of the prefill lengths; then tokens are decoded one at a time. All entry points update one KV cache in
-place, and a step allocates no device memory. The prompts of a batch are decoded together, with the results of separate runs. Calls from
+place, and a step allocates no device memory. The prompts of a batch are decoded together; their results are those of separate runs up to rounding. Calls from
 several threads are serialized.
 """
 
@@ -19,10 +19,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from operator import index
 from typing import Any, TypeVar, overload
 
-from ..errors import BuildError, InputError, KernelRefused, PrecisionUnavailable, UnavailableError
+from ..errors import (
+    BuildError,
+    InputError,
+    KernelRefused,
+    PolicyError,
+    PrecisionUnavailable,
+    UnavailableError,
+)
 from ..faults import contained, foreign
 from ..inference.native.executor_evidence import Observations
 from ..inference.native.targets import own_target, reaches
@@ -40,19 +46,17 @@ from ..targets import DeviceId
 from ..types import DType
 from .answers import Completion, Piece, Prompt
 from .build import BUCKETS, entry_lengths
-from .checkpoint.data import Checkpoint
 from .checkpoint.reader import open_checkpoint
-from .checkpoint.text import TextCodec
 from .decoding.answer import AnswerState, checked_token
 from .decoding.beams import beam_search
-from .decoding.grammar import Grammars
-from .decoding.words import GenerationOptions, read_words, speculation_of
+from .decoding.texts import AnswerTexts
+from .decoding.words import GenerationOptions, speculation_of
 from .programs import DecoderPrograms
 from .report import plan_of, receipt_of
 from .speculation import Drafter, DraftModel, Drafts, PromptLookup, speculated
 from .steps import Steps
 
-__all__ = ["Completion", "Generator", "Piece", "Prompt", "computed_in", "generate", "options_of"]
+__all__ = ["Completion", "Generator", "Piece", "Prompt", "computed_in", "device_for", "generate"]
 
 _log = logger("xpuruntime.session")
 _T = TypeVar("_T")
@@ -99,8 +103,11 @@ class Generator:
         execution = demands.policy.execution
         self._speculation = speculation_of(execution.options_for("native"))
         notes: list[str] = []
-        device = _device(device, target, demands, notes)
+        device = device_for(device, target, demands, notes)
         self.dtype, demands = computed_in(dtype, config.dtype, demands, notes)
+        if batch != 1 and demands.policy.kernel.demands_batch_invariance():
+            do = "Open the model as a BatchGenerator, or with batch=1."
+            raise PolicyError("Generator", "does not support batch_invariant with a batch", got=batch, do=do)
         if config.experts is not None and (stored := demands.policy.kernel.stored_weights()):
             notes.append(
                 f"weights: {stored} does not apply to the matrices of experts, which keep their type"
@@ -137,7 +144,7 @@ class Generator:
             self.program = self.programs.get(entries, fresh=True)
             self.weights, self.steps = self._loaded(options, say)
         self.decode, self.prefill, self.states = self.steps.decode, self.steps.prefill, self.steps.states
-        self._grammars = Grammars(self.checkpoint.text, config.vocab)
+        self._texts = AnswerTexts(self.checkpoint, self.capacity)
         self._lock = threading.Lock()
         self._holder: int | None = None  # id of the thread that holds the lock
         self._threads, self.drafts = threads, Drafts()
@@ -179,30 +186,7 @@ class Generator:
 
     def tokens(self, prompt: Prompt) -> list[int]:
         """Return a prompt as tokens. Raises InputError if it is empty, has unknown tokens, or needs a tokenizer that is missing."""
-        who = f"language model {self.checkpoint.name}"
-        text = self.checkpoint.text
-        tokens: list[int]
-        if isinstance(prompt, str) or (
-            isinstance(prompt, Sequence) and prompt and isinstance(prompt[0], Mapping)
-        ):
-            if text is None:
-                raise InputError(who, "has no tokenizer", do="Give tokens, or a folder with tokenizer.json.")
-            tokens = text.encode(prompt) if isinstance(prompt, str) else text.chat(list(prompt))  # type: ignore[arg-type]
-        else:
-            try:
-                tokens = [index(t) for t in prompt]  # type: ignore[arg-type]
-            except TypeError as error:
-                do = "Give a text, a list of tokens, or a conversation; or a list of such prompts."
-                raise InputError(who, "has an invalid prompt", got=repr(prompt)[:80], do=do) from error
-        if not tokens:
-            raise InputError(who, "needs a prompt of one token or more")
-        bad = [t for t in tokens if not 0 <= t < self.config.vocab]
-        if bad:
-            raise InputError(who, f"takes tokens from 0 to {self.config.vocab - 1}", got=bad[0])
-        if len(tokens) > self.capacity:
-            do = f"Shorten the prompt, or give capacity={len(tokens)} or more."
-            raise InputError(who, f"has a capacity of {self.capacity} tokens", got=len(tokens), do=do)
-        return tokens
+        return self._texts.tokens(prompt)
 
     @overload
     def generate(
@@ -239,8 +223,8 @@ class Generator:
         return answers if options.samples > 1 else answers[0]
 
     def generate_batch(self, prompts: Sequence[Prompt], **words: Any) -> list[Completion]:
-        """Generate the answers to prompts, ``batch`` texts at a time. Prompts may differ in length, and each answer is the same as that of
-        a single prompt. Words are those of ``generate``.
+        """Generate the answers to prompts, ``batch`` texts at a time. Prompts may differ in length. Logits are those of a single
+        prompt up to rounding; ``BatchGenerator`` with ``batch_invariant`` gives equal bits. Words are those of ``generate``.
         """
         options = self._options(words)
         return self._answers([self.tokens(p) for p in prompts], None, options)
@@ -266,42 +250,15 @@ class Generator:
         options = self._options(words)
         if options.samples > 1 or options.num_beams > 1:
             raise InputError("stream", "supports one answer without beam search", do="Call generate.")
-        states = self._states([self.tokens(prompt)], options)
+        states = self._texts.states([self.tokens(prompt)], options)
         return (piece for _, piece in self._held(lambda: self._pieces(states)))
 
     def _options(self, words: Mapping[str, Any]) -> GenerationOptions:
         """Return the checked options of a call. A policy's speculation applies unless the call has its own, or searches by beams."""
-        options = options_of(self.checkpoint, words)
+        options = self._texts.options(words)
         if options.num_beams > 1 or options.drafts:
             return options
         return replace(options, **self._speculation)
-
-    def _states(self, texts: Sequence[Sequence[int]], options: GenerationOptions) -> list[AnswerState]:
-        """Return the states of all answers, those of one text together."""
-        return [
-            AnswerState(
-                text,
-                options,
-                seed=seed,
-                sample=sample,
-                vocab=self.config.vocab,
-                capacity=self.capacity,
-                text=self._codec(options),
-                matcher=self._grammars.matcher(options.grammar, options.stop_tokens)
-                if options.grammar
-                else None,
-            )
-            for text, seed in zip(texts, options.seeds_of(len(texts)), strict=True)
-            for sample in range(options.samples)
-        ]
-
-    def _codec(self, options: GenerationOptions) -> TextCodec | None:
-        """Return the tokenizer. Raises InputError if the options need it and it is missing."""
-        text = self.checkpoint.text
-        if text is None and options.stop_strings:
-            who = f"language model {self.checkpoint.name}"
-            raise InputError(who, "has no tokenizer, which stop_strings need", do="Give stops: tokens.")
-        return text
 
     def _answers(
         self,
@@ -311,7 +268,7 @@ class Generator:
     ) -> list[Completion]:
         if options.num_beams > 1:
             return [c for text in texts for c in self._held(lambda t=text: self._beams(t, options))]  # type: ignore[misc]
-        states, size = self._states(texts, options), 1 if options.drafts else self.steps.batch
+        states, size = self._texts.states(texts, options), 1 if options.drafts else self.steps.batch
         groups = [states[i : i + size] for i in range(0, len(states), size)]
         return [completion for group in groups for completion in self._together(group, on_piece)]
 
@@ -494,7 +451,7 @@ def _silent(text: str) -> None:
     """Report nothing."""
 
 
-def _device(device: Any, target: Any, demands: Resolved, notes: list[str]) -> Any:
+def device_for(device: Any, target: Any, demands: Resolved, notes: list[str]) -> Any:
     """Return the argument, else the policy's device, else the CPU. If it is unavailable, return the first available device of
     ``allow_fallback``.
     """
@@ -567,14 +524,6 @@ def _is_batch(prompt: Prompt | Sequence[Prompt]) -> bool:
     except TypeError:  # a token
         return False
     return not isinstance(prompt[0], Mapping)
-
-
-def options_of(checkpoint: Checkpoint, words: Mapping[str, Any]) -> GenerationOptions:
-    """Return the checked options of a call with these words. Raises InputError."""
-    config = words.get("generation_config")
-    arguments = {k: v for k, v in words.items() if k != "generation_config"}
-    sizes = checkpoint.config
-    return read_words(arguments, config, checkpoint.generation, sizes.stops, sizes.vocab)
 
 
 def generate(model: Any, prompt: Prompt | Sequence[Prompt], **options: Any) -> Completion | list[Completion]:

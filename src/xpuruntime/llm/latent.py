@@ -64,6 +64,6 @@ def latent_attention(
     of_keys = b.slice(matrices, dim=1, start=0, end=sizes.plain)
     of_values = b.slice(matrices, dim=1, start=sizes.plain, end=sizes.plain + sizes.value)
     queries = b.cat(b.matmul(plain, of_keys), parts.rotated(rotated), dim=3)
-    y = attend(queries, cache, b.slice(cache, dim=3, start=0, end=sizes.rank))
+    y = attend(queries, cache, b.slice(cache, dim=b.spec(cache).rank - 1, start=0, end=sizes.rank))
     y = b.matmul(y, b.permute(of_values, dims=[0, 2, 1]))
     return str(b.view(b.permute(y, dims=[0, 2, 1, 3]), size=[batch, length, heads * sizes.value]))

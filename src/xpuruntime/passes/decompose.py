@@ -170,6 +170,30 @@ def _rope_attention(emit: Expansion) -> None:
         emit.editor.forward(old.name, new)
 
 
+def _paged_attention(emit: Expansion) -> None:
+    """Emit attention over the rows that the tables name; the mask hides what a query does not see."""
+    q, keys, values, tables, positions = (str(emit.input(i)) for i in range(5))
+    attrs = emit.node.attrs
+    size, window = attrs["block_size"], attrs["window"]
+    (batch, _, length, _), listed = emit.spec(q).shape, emit.spec(tables).shape[1]
+    rows, heads = emit.spec(keys).shape[:2]
+    blocks = emit("clamp", emit("cast", tables, dtype=DType.INT64), 0, rows // size - 1)
+    first = emit("mul", emit("view", blocks, size=(batch, listed, 1)), size)
+    within = emit("view", emit("arange", end=size, dtype=DType.INT64), size=(1, 1, size))
+    places = emit("view", emit("add", first, within), size=(batch * listed * size,))
+    caches = []
+    for cache in (keys, values):
+        chosen = emit("index_select", cache, places, dim=0)
+        chosen = emit("view", chosen, size=(batch, listed * size, heads, emit.spec(cache).shape[2]))
+        caches.append(emit("permute", chosen, dims=(0, 2, 1, 3)))
+    at = emit("view", emit("cast", positions, dtype=DType.INT64), size=(batch, 1, length, 1))
+    each = emit("arange", end=listed * size, dtype=DType.INT64)
+    seen = emit("le", each, at)
+    if window:
+        seen = emit("logical_and", seen, emit("gt", each, emit("sub", at, window)))
+    emit.last("attention", q, *caches, seen, scale=attrs["scale"], softcap=attrs["softcap"])
+
+
 def _trailing(emit: Expansion) -> tuple[int, ...]:
     rank = emit.node.spec.rank
     return tuple(range(rank - len(emit.node.attrs["normalized_shape"]), rank))
@@ -221,6 +245,24 @@ def _layer_norm_backward(emit: Expansion) -> None:
         assert old.spec is not None
         same = emit.spec(new).dtype is old.spec.dtype
         emit.editor.forward(old.name, new if same else emit("cast", new, dtype=old.spec.dtype))
+
+
+def _embedding_backward(emit: Expansion) -> None:
+    """Add each gradient row to its row of a table of zeros."""
+    attrs, size = emit.node.attrs, emit.node.spec.shape[1]
+    rows = emit("view", emit.wide(0), size=(-1, size))
+    indices = emit("view", emit.input(1), size=(-1,))
+    dtype, count = emit.spec(rows).dtype, emit.spec(indices).shape[0]
+    if attrs["padding_idx"] >= 0:
+        keep = emit("view", emit("ne", indices, attrs["padding_idx"]), size=(-1, 1))
+        rows = emit("where", keep, rows, 0.0)
+    if attrs["scale_by_freq"]:
+        ones = emit("full", size=(count,), value=1.0, dtype=dtype)
+        zeros = emit("full", size=(attrs["num_weights"],), value=0.0, dtype=dtype)
+        often = emit("index", emit("index_put", zeros, ones, indices, accumulate=True), indices)
+        rows = emit("div", rows, emit("view", often, size=(-1, 1)))
+    zeros = emit("full", size=(attrs["num_weights"], size), value=0.0, dtype=dtype)
+    emit.last("index_put", zeros, rows, indices, accumulate=True)
 
 
 def _batch_norm(emit: Expansion) -> None:
@@ -340,12 +382,14 @@ EXPANSIONS: Mapping[str, Callable[[Expansion], None]] = {
     "layer_norm": _layer_norm,
     "layer_norm_backward": _layer_norm_backward,
     "layer_norm_backward_add": _layer_norm_backward,
+    "embedding_backward": _embedding_backward,
     "batch_norm": _batch_norm,
     "group_norm": _group_norm,
     "softmax": _softmax,
     "log_softmax": _log_softmax,
     "var": _var,
     "attention": _attention,
+    "paged_attention": _paged_attention,
     "attention_train": expand_attention_train,
     "attention_backward": expand_attention_backward,
     "convolution_backward": expand_convolution_backward,

@@ -35,6 +35,7 @@ class Offer:
 
     time_us: measured microseconds per call; None if not measured. workspace_bytes: memory in addition to the operands; None if unknown.
     deterministic: True if equal inputs give equal bits on every run with any number of threads; None if unknown.
+    batch_invariant: True if a row of the results has the same bits in every batch; None if unknown.
     on_request: chosen only if a policy names it; ``opt_in_reason`` is the reason, as a clause.
     """
 
@@ -43,6 +44,7 @@ class Offer:
     time_us: float | None = None
     workspace_bytes: int | None = 0
     deterministic: bool | None = None
+    batch_invariant: bool | None = None
     on_request: bool = False
     opt_in_reason: str = "changes results"
     facts: Mapping[str, Any] = field(default_factory=dict)
@@ -72,7 +74,7 @@ class RuleRef:
 class NodeDemands:
     """The policy's demands on one node: each kernel with the rule that names it.
 
-    exact: the rule that demands deterministic kernels; None if there is none.
+    exact: the rule that demands deterministic kernels; None if there is none. invariant: that demands batch-invariant ones.
     """
 
     use: tuple[str, RuleRef] | None
@@ -80,6 +82,7 @@ class NodeDemands:
     forbid: dict[str, RuleRef]
     limit: tuple[int, RuleRef] | None
     exact: RuleRef | None
+    invariant: RuleRef | None = None
 
     def forbids(self, name: str) -> RuleRef | None:
         """Return the rule that forbids a kernel, or forbids the plain kernel of a pinned one; None without any."""
@@ -138,6 +141,9 @@ def vendor_keeps_to(policy: KernelPolicy, facts: NodeFacts, engine: str) -> Supp
     if demands.exact:
         why = f"{engine} does not report if its kernel for {facts.node} is deterministic; {demands.exact} demands deterministic kernels"
         return Support.no(Reason.FORBIDDEN, why, do=do)
+    if demands.invariant:
+        why = f"{engine} does not report if its kernel for {facts.node} is batch invariant; {demands.invariant} demands it"
+        return Support.no(Reason.FORBIDDEN, why, do=do)
     stored = weights_of(policy, facts)
     if stored is not None and stored[0] in WEIGHT_KERNELS:
         why = f"{engine} does not store the weights of {facts.node} in {stored[0]}, which {stored[1]} demands"
@@ -183,7 +189,15 @@ def node_demands(policy: KernelPolicy, facts: NodeFacts) -> NodeDemands:
         word, by = stored
         others = {name: who for name, who in prefer.items() if name not in WEIGHT_KERNELS.values()}
         prefer = ({WEIGHT_KERNELS[word]: by} if word in WEIGHT_KERNELS else {}) | others
-    return NodeDemands(use, prefer, forbid, limit, deterministic_rule)
+    return NodeDemands(use, prefer, forbid, limit, deterministic_rule, _invariance(policy))
+
+
+def _invariance(policy: KernelPolicy) -> RuleRef | None:
+    """Return what demands batch-invariant kernels; None if the highest layer that has the word does not."""
+    at, layer = next(((a, x) for a, x in _layers_of(policy) if x.batch_invariant is not None), ((), None))
+    if layer is None or not layer.batch_invariant:
+        return None
+    return RuleRef((*at, "batch_invariant"), f"batch_invariant of {layer.origin or 'the policy'}")
 
 
 def weights_of(policy: KernelPolicy, facts: NodeFacts) -> tuple[str, RuleRef] | None:
@@ -259,6 +273,9 @@ def _rejection_of(offer: Offer, demands: NodeDemands, facts: NodeFacts) -> Candi
             else "does not report if it is deterministic"
         )
         rejection = Support.no(Reason.FORBIDDEN, f"{why}; {demands.exact} demands deterministic kernels")
+    elif demands.invariant and not offer.batch_invariant:
+        why = f"does not promise a row the same bits in every batch; {demands.invariant} demands it"
+        rejection = Support.no(Reason.FORBIDDEN, why)
     else:
         for limit, who in limits:
             if limit is not None and offer.workspace_bytes is None:

@@ -96,6 +96,9 @@ class KernelPolicy(FileForm):
     ``weights="int8"`` stores the constant weights of linear layers in fewer bits. The highest layer that has it decides; in a layer,
     rules come before it.
 
+    ``batch_invariant=True`` demands kernels whose result for a row (a sample, a token) has the same bits whatever the other rows are. The highest
+    layer that has it decides.
+
     Layers: ``a.merge(b)`` puts ``b`` over ``a`` and keeps both as layers (``under``). A demand of ``b`` wins over the same demand of
     ``a``, while conflicting demands of one layer are an error. Merging is associative; the empty policy is its identity.
     """
@@ -127,6 +130,10 @@ class KernelPolicy(FileForm):
         kinds.WEIGHTS_KIND,
         "type that constant weights of linear layers are stored in, with float arithmetic; model: the model's own",
     )
+    batch_invariant: bool | None = of_kind(
+        kinds.BOOLEAN,
+        "true: only kernels whose result for a row has the same bits in every batch",
+    )
     rules: Sequence[Rule] = of_kind(_RULES, "rules; earlier rules' preferences come first", default=())
     under: Sequence[KernelPolicy] = of_kind(
         _UNDER, "lower layers, highest first, as merging creates them", default=()
@@ -155,6 +162,10 @@ class KernelPolicy(FileForm):
         keyword = next((layer.weights for layer in self.layers if layer.weights is not None), None)
         words = (keyword, *(rule.weights for layer in self.layers for rule in layer.rules))
         return next((word for word in words if word and word in WEIGHT_KERNELS), "")
+
+    def demands_batch_invariance(self) -> bool:
+        """Return True if the highest layer that has ``batch_invariant`` demands it."""
+        return bool(next((x.batch_invariant for x in self.layers if x.batch_invariant is not None), False))
 
     def merge(self, other: KernelPolicy) -> KernelPolicy:
         """Merge ``other`` over this policy: if both make the same demand, ``other`` wins."""

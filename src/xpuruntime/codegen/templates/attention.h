@@ -245,69 +245,85 @@ INLINE void attention_rows(const typename P::T *weights, const typename P::S *va
     GEMM_UNROLL for (int c = 0; c < C; ++c) store<L>(result + c * L, sum[c]);
 }
 
+// Scale queries into `q_scaled`, [queries][wide_d], and clear their states.
+template <class P, class OffsetOf>
+INLINE void attention_few_start(const typename P::S *q, typename P::T scale, typename P::T *state, typename P::T *q_scaled, OffsetOf offset_of) {
+    typedef typename P::T T;
+    typedef AttentionFew<P> F;
+    for (int i = 0; i < P::queries; ++i) {
+        for (int e = 0; e < F::wide_d; ++e)
+            q_scaled[i * F::wide_d + e] = e < P::d ? raw<T>(load<1>(q + offset_of(i) + e * P::q_d)) * scale : 0;
+        T *query_state = state + i * F::size;
+        for (int e = 0; e < F::size; e += F::L) store<F::L>(query_state + e, vec<T, F::L>{});
+        query_state[F::wide_dv] = MASKED_SCORE<T>;
+    }
+}
+
+// The next `keys` keys, those from `at` on, at most P::block: kb and vb are the first one's rows. scores: [block + L].
+template <class P, class LastVisible, class Mask>
+INLINE void attention_few_keys(const typename P::T *q_scaled, const typename P::S *kb, const typename P::S *vb, int64_t at, int64_t keys,
+                               typename P::T *state, typename P::T *scores, LastVisible last_visible, Mask mask) {
+    typedef typename P::T T;
+    typedef AttentionFew<P> F;
+    constexpr int L = F::L;
+    typedef vec<T, L> V;
+    for (int i = 0; i < P::queries; ++i) {
+        const T *query = q_scaled + i * F::wide_d;
+        int64_t j = 0;
+        if constexpr (P::masked) {  // skip keys that are masked for this query: a mostly empty KV cache costs only its filled part
+            while (j < keys && mask((T)0, i, at + j) == MASKED_SCORE<T>) ++j;
+            if (j == keys) continue;
+            j = 0;
+        }
+        for (; j + 4 <= keys; j += 4) attention_dots<P, 4>(query, kb + j * P::k_row, scores + j);
+        for (; j < keys; ++j) attention_dots<P, 1>(query, kb + j * P::k_row, scores + j);
+        if constexpr (P::softcap)
+            for (j = 0; j < keys; ++j) scores[j] = tanh(scores[j] / P::cap()) * P::cap();
+        if constexpr (P::masked)
+            for (j = 0; j < keys; ++j) scores[j] = mask(scores[j], i, at + j);
+        for (j = P::causal && last_visible(i) + 1 - at < keys ? (last_visible(i) + 1 < at ? 0 : last_visible(i) + 1 - at) : keys; j < keys; ++j)
+            scores[j] = MASKED_SCORE<T>;
+        store<L>(scores + keys, splat<V>(MASKED_SCORE<T>));
+        T *query_state = state + i * F::size;
+        V lane_max = splat<V>(query_state[F::wide_dv]);
+        for (j = 0; j < keys; j += L) {
+            const V s = load<L>(scores + j);
+            lane_max = select(s > lane_max, s, lane_max);
+        }
+        const T row_max = across(lane_max, [](auto a, auto b) { return select(a > b, a, b); });
+        const T base = row_max == MASKED_SCORE<T> ? 0 : row_max, rescale = exp(query_state[F::wide_dv] - base);
+        V sum{};
+        for (j = 0; j < keys; j += L) {
+            const V weight = exp(load<L>(scores + j) - splat<V>(base));
+            sum += weight;
+            store<L>(scores + j, weight);
+        }
+        query_state[F::wide_dv] = row_max;
+        query_state[F::wide_dv + 1] = query_state[F::wide_dv + 1] * rescale + sum_across(sum);
+        constexpr int C = 8, vectors = F::wide_dv / L, tail = P::dv - (vectors - 1) * L;
+        int c = 0;
+        for (; c + C <= vectors; c += C)
+            attention_rows<P, C>(scores, vb + c * L, keys, rescale, query_state + c * L, c + C == vectors ? tail : L);
+        if constexpr (vectors % C > 0)
+            attention_rows<P, vectors % C>(scores, vb + c * L, keys, rescale, query_state + c * L, tail);
+    }
+}
+
 // P: as for attention_block, and queries (count). offset_of(query), last_visible(query) and mask(score, query, key) are for one query.
 // scratch: queries [queries][wide_d], scores [block + L]; state: [queries][size].
 template <class P, class OffsetOf, class LastVisible, class Mask>
 INLINE void attention_few(const typename P::S *q, const typename P::S *k, const typename P::S *v, typename P::T scale, int64_t first,
                           int64_t last, typename P::T *state, void *scratch, OffsetOf offset_of, LastVisible last_visible, Mask mask) {
     typedef typename P::T T;
-    typedef AttentionFew<P> F;
-    constexpr int L = F::L;
-    typedef vec<T, L> V;
-    T *q_scaled = (T *)scratch, *scores = q_scaled + P::queries * F::wide_d;
+    T *q_scaled = (T *)scratch, *scores = q_scaled + P::queries * AttentionFew<P>::wide_d;
+    attention_few_start<P>(q, scale, state, q_scaled, offset_of);
     int64_t visible = 0;
-    for (int i = 0; i < P::queries; ++i) {
-        for (int e = 0; e < F::wide_d; ++e)
-            q_scaled[i * F::wide_d + e] = e < P::d ? raw<T>(load<1>(q + offset_of(i) + e * P::q_d)) * scale : 0;
-        T *query_state = state + i * F::size;
-        for (int e = 0; e < F::size; e += L) store<L>(query_state + e, V{});
-        query_state[F::wide_dv] = MASKED_SCORE<T>;
+    for (int i = 0; i < P::queries; ++i)
         if (last_visible(i) >= visible) visible = last_visible(i) + 1;
-    }
     if (P::causal && visible < last) last = visible;
     for (int64_t at = first; at < last; at += P::block) {
         const int64_t keys = last - at < P::block ? last - at : P::block;
-        const auto *kb = k + at * P::k_row, *vb = v + at * P::v_row;
-        for (int i = 0; i < P::queries; ++i) {
-            const T *query = q_scaled + i * F::wide_d;
-            int64_t j = 0;
-            if constexpr (P::masked) {  // skip keys that are masked for this query: a mostly empty KV cache costs only its filled part
-                while (j < keys && mask((T)0, i, at + j) == MASKED_SCORE<T>) ++j;
-                if (j == keys) continue;
-                j = 0;
-            }
-            for (; j + 4 <= keys; j += 4) attention_dots<P, 4>(query, kb + j * P::k_row, scores + j);
-            for (; j < keys; ++j) attention_dots<P, 1>(query, kb + j * P::k_row, scores + j);
-            if constexpr (P::softcap)
-                for (j = 0; j < keys; ++j) scores[j] = tanh(scores[j] / P::cap()) * P::cap();
-            if constexpr (P::masked)
-                for (j = 0; j < keys; ++j) scores[j] = mask(scores[j], i, at + j);
-            for (j = P::causal && last_visible(i) + 1 - at < keys ? (last_visible(i) + 1 < at ? 0 : last_visible(i) + 1 - at) : keys; j < keys; ++j)
-                scores[j] = MASKED_SCORE<T>;
-            store<L>(scores + keys, splat<V>(MASKED_SCORE<T>));
-            T *query_state = state + i * F::size;
-            V lane_max = splat<V>(query_state[F::wide_dv]);
-            for (j = 0; j < keys; j += L) {
-                const V s = load<L>(scores + j);
-                lane_max = select(s > lane_max, s, lane_max);
-            }
-            const T row_max = across(lane_max, [](auto a, auto b) { return select(a > b, a, b); });
-            const T base = row_max == MASKED_SCORE<T> ? 0 : row_max, rescale = exp(query_state[F::wide_dv] - base);
-            V sum{};
-            for (j = 0; j < keys; j += L) {
-                const V weight = exp(load<L>(scores + j) - splat<V>(base));
-                sum += weight;
-                store<L>(scores + j, weight);
-            }
-            query_state[F::wide_dv] = row_max;
-            query_state[F::wide_dv + 1] = query_state[F::wide_dv + 1] * rescale + sum_across(sum);
-            constexpr int C = 8, vectors = F::wide_dv / L, tail = P::dv - (vectors - 1) * L;
-            int c = 0;
-            for (; c + C <= vectors; c += C)
-                attention_rows<P, C>(scores, vb + c * L, keys, rescale, query_state + c * L, c + C == vectors ? tail : L);
-            if constexpr (vectors % C > 0)
-                attention_rows<P, vectors % C>(scores, vb + c * L, keys, rescale, query_state + c * L, tail);
-        }
+        attention_few_keys<P>(q_scaled, k + at * P::k_row, v + at * P::v_row, at, keys, state, scores, last_visible, mask);
     }
 }
 

@@ -34,6 +34,39 @@ def attention(
     return np.asarray(np.matmul(weights, _of_heads(v, q)))
 
 
+def paged_attention(
+    q: Array,
+    keys: Array,
+    values: Array,
+    tables: Array,
+    positions: Array,
+    *,
+    block_size: int,
+    window: int,
+    scale: float | None,
+    softcap: float,
+) -> Array:
+    """Compute the attention of each text over the rows of both caches that its table names. Raises IndexError for a block out of range."""
+    blocks, visible = keys.shape[0] // block_size, tables.shape[1] * block_size
+    y = np.zeros((*q.shape[:3], values.shape[2]), np.result_type(q, values))
+    places = np.arange(visible)
+    for b, (table, at) in enumerate(zip(tables.astype(np.int64), positions.astype(np.int64), strict=True)):
+        if at.max(initial=-1) >= visible:
+            raise IndexError(f"a position is out of range for {tables.shape[1]} blocks of {block_size}")
+        seen = places <= at[:, None]
+        if window:
+            seen &= places > at[:, None] - window
+        used = seen.any(axis=0).reshape(-1, block_size).any(axis=1)
+        if ((table < 0) | (table >= blocks))[used].any():
+            raise IndexError(f"a block is out of range for a cache of {blocks}")
+        rows = (np.where(used, table, 0)[:, None] * block_size + np.arange(block_size)).ravel()
+        k, v = (x[rows].swapaxes(0, 1)[None] for x in (keys, values))
+        y[b] = attention(
+            q[b : b + 1], k, v, seen[None, None], causal=False, causal_offset=0, scale=scale, softcap=softcap
+        )
+    return y
+
+
 def attention_train(
     q: Array,
     k: Array,
@@ -137,6 +170,7 @@ def rope(x: Array, cos: Array, sin: Array, positions: Array | None, *, interleav
 
 RULES: dict[str, InterpRule] = {
     "attention": wide(attention),
+    "paged_attention": wide(paged_attention),
     "attention_train": wide(attention_train),
     "attention_backward": wide(attention_backward),
     "rope": plain(rope),

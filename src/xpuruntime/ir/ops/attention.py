@@ -53,6 +53,35 @@ def _attention_backward(c: OpCall) -> list[TensorSpec]:
     return [like(q), like(k), like(v)]
 
 
+def _paged_attention(c: OpCall) -> TensorSpec:
+    q, keys, values, tables, positions = (c.tensor(i) for i in range(5))
+    if q.rank != 4 or keys.rank != 3 or values.rank != 3:
+        raise Mismatch(
+            "q must be [batch, heads, length, size], both caches [rows, heads, size]",
+            f"{q}, {keys}, {values}",
+        )
+    same(keys.shape[0], values.shape[0], "the rows of both caches")
+    heads, kv_heads = q.shape[1], same(keys.shape[1], values.shape[1], "the heads of both caches")
+    if isinstance(heads, int) and isinstance(kv_heads, int) and (not kv_heads or heads % kv_heads):
+        raise Mismatch("the heads of the caches must divide those of q", f"{kv_heads} and {heads}")
+    same(q.shape[3], keys.shape[2], "the size of q and of the keys")
+    for spec in (tables, positions):
+        if spec.dtype not in (DType.INT32, DType.INT64) or spec.rank != 2:
+            raise Mismatch(
+                "tables are integers, [batch, blocks], and positions [batch, length]",
+                f"{tables}, {positions}",
+            )
+    same(tables.shape[0], q.shape[0], "the batch of tables and q")
+    same(positions.shape[0], q.shape[0], "the batch of positions and q")
+    same(positions.shape[1], q.shape[2], "the length of positions and q")
+    size, rows = c["block_size"], keys.shape[0]
+    if size < 1 or (isinstance(rows, int) and rows % size):
+        raise Mismatch("the block size must divide the rows of a cache", f"{size} for {rows} rows")
+    if c["window"] < 0:
+        raise Mismatch("the window must be 0 (none) or more", str(c["window"]))
+    return TensorSpec((*q.shape[:3], values.shape[2]), one_dtype(q, keys, values))
+
+
 def _sums(q: TensorSpec) -> DType:
     """Return the dtype of log-sum-exp."""
     return DType.FLOAT64 if q.dtype is DType.FLOAT64 else DType.FLOAT32
@@ -90,6 +119,14 @@ ROWS: tuple[OpEntry, ...] = (
         "attention",
         _attention_backward,
         meaning="gradients of attention_train's y; y and lse are its results. The mask has no gradient",
+    ),
+    op(
+        "paged_attention(q, keys, values, tables, positions; block_size: int, window: int = 0, scale: float? = none, softcap: float = 0.0) -> y",
+        "attention",
+        _paged_attention,
+        meaning="attention of texts whose keys and values are in blocks of one cache, [rows, kv heads, size]: position p of text b is row"
+        " tables[b, p // block_size] * block_size + p % block_size. The query at positions[b, t] sees the positions up to its own, at most the"
+        " last window of them unless that is 0; a query at a negative position sees none and gives 0. Blocks that no query sees may have any entry",
     ),
     op(
         "rope(x, cos, sin, positions?; interleaved: bool = false, size: int = 0) -> y",

@@ -75,7 +75,7 @@ class OneDnn(Kernel):
             bytes=sum(s.size_bytes or 0 for s in (*(t.spec for t in call.tensors), call.outputs[0])),
         )
         # oneDNN splits sums by the number of threads, so bits may differ.
-        return LoweredCall((stage,), deterministic=False)
+        return LoweredCall((stage,), deterministic=False, batch_invariant=False)
 
 
 def _refused(call: NodeCall, target: CodegenTarget) -> Support | None:

@@ -66,7 +66,12 @@ class HostBody:
             },
             bytes=sum(s.size_bytes or 0 for s in specs_of(call)),
         )
-        return LoweredCall((stage,), accumulates=kernel.accumulates, deterministic=bool(kernel.deterministic))
+        return LoweredCall(
+            (stage,),
+            accumulates=kernel.accumulates,
+            deterministic=bool(kernel.deterministic),
+            batch_invariant=False,
+        )
 
     def _attrs(self, call: NodeCall) -> dict[str, object]:
         """Return the attributes to pass. One that has its default is left out if the function does not take it: it may be newer than the function."""

@@ -111,7 +111,12 @@ class TextBody:
             unit=unit,
             **sharing,  # type: ignore[arg-type]
         )
-        return LoweredCall((stage,), accumulates=kernel.accumulates, deterministic=bool(kernel.deterministic))
+        return LoweredCall(
+            (stage,),
+            accumulates=kernel.accumulates,
+            deterministic=bool(kernel.deterministic),
+            batch_invariant=False,
+        )
 
     def _own(self) -> list[str]:
         """Return the user's lines, with their own line numbers."""

@@ -88,7 +88,12 @@ class TritonBody:
             bytes=sum(s.size_bytes or 0 for s in specs_of(call)),
             unit=TritonUnit(self.function, tuple(signature.items()), tuple(constants.items()), self.options),
         )
-        return LoweredCall((stage,), accumulates=kernel.accumulates, deterministic=bool(kernel.deterministic))
+        return LoweredCall(
+            (stage,),
+            accumulates=kernel.accumulates,
+            deterministic=bool(kernel.deterministic),
+            batch_invariant=False,
+        )
 
     def _signature(
         self, name: str, call: NodeCall, params: tuple[KernelParam, ...]

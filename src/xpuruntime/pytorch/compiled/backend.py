@@ -35,8 +35,7 @@ __all__ = ["xpuruntime_backend"]
 
 _log = logger("xpuruntime.pytorch")
 _WITHOUT_KERNEL = (
-    "native_group_norm_backward", "embedding_dense_backward", "avg_pool2d_backward",
-    "_adaptive_avg_pool2d_backward",
+    "native_group_norm_backward", "avg_pool2d_backward", "_adaptive_avg_pool2d_backward",
 )  # fmt: skip
 """ATen ops that have an IR op but no kernel: PyTorch decomposes them to ops that have one."""
 

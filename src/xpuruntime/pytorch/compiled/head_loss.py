@@ -270,7 +270,10 @@ def _head_loss(
     bias: torch.Tensor | None,
     target: torch.Tensor,
 ) -> torch.Tensor:
-    """Return the loss in the dtype that it was traced with. The layer computes in its own, which autocast may have chosen."""
+    """Return the loss in the dtype that it was traced with. The layer computes in its own, which autocast may have chosen.
+
+    Wider parameters are rounded by the op, so that their gradients are as exact as the op's sums.
+    """
     layer, result = dtypes
-    x, weight, bias = (None if t is None else t.to(layer) for t in (x, weight, bias))
-    return linear_cross_entropy(x, weight, target, bias=bias, demand=demand, **options).to(result)
+    weight, bias = (None if t is None else t.to(torch.promote_types(t.dtype, layer)) for t in (weight, bias))
+    return linear_cross_entropy(x.to(layer), weight, target, bias=bias, demand=demand, **options).to(result)

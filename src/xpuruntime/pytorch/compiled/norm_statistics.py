@@ -27,7 +27,7 @@ _CHAIN = frozenset(
 
 
 def results_in_16_bits(joint: GraphModule) -> list[Node]:
-    """Return norms' results in 16 bits, or conversions of results to 16 bits, that backward reads and that stand for all of what it reads of a norm."""
+    """Return norms' results in 16 bits, or conversions of results to 16 bits, through which backward reads all that it reads of a norm."""
     late = _dependents(joint)
     found: list[Node] = []
     for norm in joint.graph.nodes:

@@ -37,8 +37,8 @@ def linear_cross_entropy(
 ) -> Tensor:
     """Return ``cross_entropy(linear(x, weight, bias), target)`` without the whole logits.
 
-    x [..., size], weight [words, size] and bias [words] of one float dtype, target [...] of int64. The loss is float32 (float64 for float64
-    operands). A target that is neither ``ignore_index`` nor a word is undefined on CUDA and an InputError on the host.
+    x [..., size], weight [words, size] and bias [words] of one float dtype, target [...] of int64. Weight and bias may be wider than x: they are
+    rounded to x's dtype for the products, and their gradients are not. The loss is float32 (float64 for float64 operands). A target that is neither ``ignore_index`` nor a word is undefined on CUDA and an InputError on the host.
     demand: number of the demand; by default that of the policy of this thread.
     reduction: ``mean`` over the targets that are not ``ignore_index``, or ``sum``. Rows are computed in chunks; when gradients are wanted,
     each chunk computes them in the same pass, and backward only scales them. It has no gradients of second order.
@@ -47,7 +47,7 @@ def linear_cross_entropy(
     if not isinstance(target, Tensor):
         do = "Give torch.tensor(target)."
         raise InputError(who, "needs a tensor of targets", got=type(target).__name__, do=do)
-    x, weight, bias = float_operands("linear_cross_entropy", x, weight, bias, optional=1)
+    x, weight, bias = float_operands("linear_cross_entropy", x, weight, bias, optional=1, wider=True)
     if weight.dim() != 2 or x.dim() < 1 or x.shape[-1] != weight.shape[1] or target.shape != x.shape[:-1]:
         got = f"{list(x.shape)}, {list(weight.shape)} and {list(target.shape)}"
         raise InputError(
@@ -63,7 +63,8 @@ def linear_cross_entropy(
         raise InputError(who, "has no such reduction", got=repr(reduction), do="Use 'mean' or 'sum'.")
     if not torch.compiler.is_compiling() and (reason := active_transform()):
         note_skipped("linear_cross_entropy", "matmul", reason)
-        logits = F.linear(x, weight, bias).to(_wide(x.dtype)).reshape(-1, weight.shape[0])
+        narrow = (None if t is None else t.to(x.dtype) for t in (weight, bias))
+        logits = F.linear(x, *narrow).to(_wide(x.dtype)).reshape(-1, weight.shape[0])
         return F.cross_entropy(logits, target.reshape(-1), ignore_index=ignore_index, reduction=reduction)
     rows, places = x.reshape(-1, x.shape[-1]), target.reshape(-1)
     scale = torch.ones((), dtype=_wide(x.dtype), device=x.device)
@@ -106,10 +107,12 @@ def _compute(
     dx = x.new_empty(x.shape if wanted[0] else 0)
     dweight = dbias = None
     aligned = -words % _ALIGNED if x.device.type == "cuda" else 0
-    padded, padded_bias = weight, bias
+    padded = _padded(weight, aligned, x.dtype)
+    padded_bias = None if bias is None else bias.to(x.dtype)
     if aligned:
-        padded = F.pad(weight, (0, 0, 0, aligned))
-        padded_bias = F.pad(weight.new_zeros(words) if bias is None else bias, (0, aligned), value=-math.inf)
+        padded_bias = F.pad(
+            x.new_zeros(words) if bias is None else bias.to(x.dtype), (0, aligned), value=-math.inf
+        )
     step = _chunk_rows(x.shape[0], words, x.element_size())
     for first in range(0, x.shape[0], step):
         rows, places = x[first : first + step], target[first : first + step]
@@ -130,8 +133,21 @@ def _compute(
             dx[first : first + step] = next(gradients)
         dweight = next(gradients) if wanted[1] else None
         dbias = next(gradients) if wanted[2] else None
-    totals = [_whole(dweight, weight, wanted[1]), _whole(dbias, weight[:, 0], wanted[2])]
+    totals = [
+        _whole(dweight, weight, wanted[1]),
+        _whole(dbias, weight[:, 0] if bias is None else bias, wanted[2]),
+    ]
     return [loss * scale, dx, *totals]
+
+
+def _padded(weight: Tensor, rows: int, dtype: torch.dtype) -> Tensor:
+    """Return the weight in a dtype, with so many rows of zeros more, by one pass over memory."""
+    if not rows:
+        return weight.to(dtype)
+    padded = weight.new_empty(weight.shape[0] + rows, weight.shape[1], dtype=dtype)
+    padded[: weight.shape[0]].copy_(weight)
+    padded[weight.shape[0] :].zero_()
+    return padded
 
 
 def _whole(total: Tensor | None, like: Tensor, wanted: bool) -> Tensor:
@@ -187,10 +203,8 @@ def _fake(
     wanted: list[bool],
     number: int,
 ) -> list[Tensor]:
-    gradients = [
-        x.new_empty(t.shape if w and t is not None else 0)
-        for t, w in zip((x, weight, bias), wanted, strict=True)
-    ]
+    operands = zip((x, weight, weight[:, 0] if bias is None else bias), wanted, strict=True)
+    gradients = [t.new_empty(t.shape if w else 0) for t, w in operands]
     return [torch.empty_like(scale), *gradients]
 
 

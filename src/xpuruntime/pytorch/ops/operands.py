@@ -16,11 +16,11 @@ _DEVICES = ("cpu", "cuda", "meta")
 
 
 def float_operands(
-    op: str, first: torch.Tensor, *others: torch.Tensor | None, optional: int = 0
+    op: str, first: torch.Tensor, *others: torch.Tensor | None, optional: int = 0, wider: bool = False
 ) -> list[Any]:
     """Return the operands after checking that they are dense floating-point tensors of one dtype on one device.
 
-    optional: the last so many may be None.
+    optional: the last so many may be None. wider: the others may have a wider dtype than the first, and keep it.
     Under ``torch.autocast``, parameters of another float dtype are converted to the first operand's. Raises InputError.
     """
     who = f"pytorch.ops.{op}"
@@ -35,7 +35,8 @@ def float_operands(
         if other.device != first.device:
             got = f"{first.device} and {other.device}"
             raise InputError(who, "needs its operands on one device", got=got, do="Move them to one first.")
-        if other.dtype is not first.dtype:
+        is_wider = torch.promote_types(first.dtype, other.dtype) is other.dtype
+        if other.dtype is not first.dtype and not (wider and is_wider):
             if not torch.is_autocast_enabled(first.device.type):
                 got = f"{first.dtype} and {other.dtype}"
                 raise InputError(

@@ -194,6 +194,8 @@ def broken_rule(program: CompiledProgram, plans: Iterable[ExecutionPlan], policy
     listed = _recorded(program).get("rules")
     applied = list(listed) if isinstance(listed, Sequence) and not isinstance(listed, str) else []
     calls = [(p, c) for p in plans for c in p.calls]
+    if policy.demands_batch_invariance() and not _recorded(program).get("batch_invariant"):
+        return "the policy demands batch_invariant kernels, and the program was compiled without this demand"
     for layer in policy.layers:
         for rule in layer.rules:
             if dump(rule) not in applied and (why := _broken(rule, calls)):

@@ -88,7 +88,7 @@ class CudnnAttention(Kernel):
             "attention", "", ("in0", "in1", "in2", "out0"), library="cudnn", options=options, flops=int(s.flops * seen),
             bytes=bytes_of([*(o.spec for o in call.tensors), call.outputs[0]]),
         )  # fmt: skip
-        return LoweredCall((stage,))
+        return LoweredCall((stage,), batch_invariant=False)
 
 
 def _faster(s: AttentionShape, target: CodegenTarget) -> bool:

@@ -266,7 +266,9 @@ class CudnnConv(Kernel):
             "conv", "", tuple(a.ref for a in arguments), library="cudnn", options=options, flops=s.flops(2),
             bytes=bytes_of([*(t.spec for t in call.tensors), call.outputs[0]]),
         )  # fmt: skip
-        return LoweredCall((stage,), weights={1: _packed(s, call.tensor(1).spec, s.taps * c)})
+        return LoweredCall(
+            (stage,), weights={1: _packed(s, call.tensor(1).spec, s.taps * c)}, batch_invariant=False
+        )
 
 
 def _strides_of(s: ConvShape, steps: tuple[int, ...]) -> list[int]:

@@ -241,7 +241,7 @@ def _lower(
         if native is not None
         else (first, _finish(call, p, "double" if wide is DType.FLOAT64 else "float"))
     )
-    return LoweredCall(stages, temps, accumulates=wide.value)
+    return LoweredCall(stages, temps, accumulates=wide.value, batch_invariant=False)
 
 
 def _finish(call: NodeCall, p: Product, sums: str) -> Stage:

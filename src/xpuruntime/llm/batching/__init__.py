@@ -1,0 +1,1 @@
+"""Generation for many texts at once: continuous batching over a paged KV cache."""

@@ -1,0 +1,127 @@
+"""BatchAnswer: the answer to one prompt of a batch, while it is generated and after that."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator
+from typing import Protocol
+
+from ..answers import Completion, Piece
+from ..decoding.answer import AnswerState
+from .scheduler import BatchText
+
+__all__ = ["CANCELLED", "AnswerOwner", "BatchAnswer"]
+
+CANCELLED = "cancelled"
+"""The reason why a cancelled answer ends."""
+
+
+class AnswerOwner(Protocol):
+    """The batch of an answer."""
+
+    def advance(self, answer: BatchAnswer) -> None:
+        """Run a step, unless the answer has a piece or is done by then."""
+        ...
+
+    def cancel(self, answer: BatchAnswer) -> None:
+        """End an answer."""
+        ...
+
+
+class BatchAnswer:
+    """The answer to a prompt of ``BatchGenerator.submit``.
+
+        for piece in answer: ...            # the pieces as they are generated; runs steps of the batch while there is none
+        answer.result().text                # the whole answer
+        answer.cancel()
+
+    finish: why the answer ended: ``stop``, ``length``, ``capacity`` or ``cancelled``; empty before that.
+
+    Several threads may read different answers of one batch. Each runs steps, which advance all of them.
+    """
+
+    def __init__(self, owner: AnswerOwner, state: AnswerState, text: BatchText) -> None:
+        self.state, self.text = state, text
+        self.finish = ""
+        self._owner = owner
+        self._pieces: list[Piece] = []
+        self._unread: deque[Piece] = deque()
+        self._error: Exception | None = None
+        self._submitted = time.perf_counter()
+        self._first = self._ended = self._submitted
+
+    @property
+    def done(self) -> bool:
+        """Return True if no further piece will come."""
+        return bool(self.finish) or self._error is not None
+
+    @property
+    def unread(self) -> int:
+        """Return the number of pieces that were not read yet."""
+        return len(self._unread)
+
+    @property
+    def preemptions(self) -> int:
+        """Return how often the text lost its blocks and was computed again."""
+        return self.text.preemptions
+
+    def cancel(self) -> None:
+        """End the answer with what there is, and release its blocks. Pieces that were generated can still be read."""
+        self._owner.cancel(self)
+
+    def __iter__(self) -> Iterator[Piece]:
+        """Yield the pieces that were not read yet. Raises the error of this answer, or that of a step."""
+        while True:
+            if self._unread:
+                yield self._unread.popleft()
+            elif self._error is not None:
+                raise self._error
+            elif self.finish:
+                return
+            else:
+                self._owner.advance(self)
+
+    def result(self) -> Completion:
+        """Return the whole answer, and generate what is missing. Raises the error of this answer, or that of a step."""
+        while not self.done:
+            self._owner.advance(self)
+            self._unread.clear()
+        if self._error is not None:
+            raise self._error
+        return self._completion()
+
+    # ── for the batch ──
+
+    def add(self, piece: Piece) -> None:
+        """Append a piece."""
+        now = time.perf_counter()
+        if not self._pieces:
+            self._first = now
+        self._pieces.append(piece)
+        self._unread.append(piece)
+        self._ended = now
+        self.finish = piece.finish
+
+    def end(self, finish: str) -> None:
+        """End the answer without a further piece."""
+        self.finish, self._ended = finish, time.perf_counter()
+
+    def fail(self, error: Exception) -> None:
+        """End the answer with an error, which whoever reads it gets."""
+        self._error = error
+
+    def _completion(self) -> Completion:
+        tokens = self.state.tokens
+        stopped = bool(tokens) and tokens[-1] in self.state.options.stop_tokens
+        count = len(tokens) - stopped
+        logprobs = tuple(p.logprob for p in self._pieces[:count] if p.logprob is not None)
+        return Completion(
+            tuple(tokens[:count]),
+            "".join(p.text for p in self._pieces),
+            len(self.state.prompt),
+            self.finish,
+            self._first - self._submitted,
+            self._ended - self._first,
+            logprobs,
+        )

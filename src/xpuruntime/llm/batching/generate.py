@@ -1,0 +1,367 @@
+"""BatchGenerator: generation for many texts at once, which join and leave between steps.
+
+    with BatchGenerator("Qwen2.5-0.5B-Instruct", texts=64, cache_tokens=32768) as batch:
+        answers = [batch.submit(p, max_new_tokens=64) for p in prompts]
+        for piece in answers[0]:
+            print(piece.text, end="", flush=True)
+        print(answers[1].result().text)
+
+All texts share one KV cache in blocks. A step computes one token of each text that is past its prompt, and chunks of prompts next to them. It is
+one run of one program, whose rows are tokens of any text.
+
+With a policy that demands ``batch_invariant``, all steps have one size and kernels whose rows do not depend on each other. Each answer is then
+bitwise equal to the one that its prompt gets alone, also after a preemption, and if its beginning was found in the cache. Without it, sums
+are rounded in an order that depends on the size of a step.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from numbers import Integral
+from typing import Any
+
+from ...errors import BuildError, InputError, PolicyError, RunError, XpuError
+from ...faults import contained
+from ...inference.native.targets import own_target
+from ...ir.interp.sampling import NO_TOKEN
+from ...policies.entrances import demanded
+from ...printable import logger
+from ...runtime import load_weights
+from ...targets import DeviceId
+from ...types import DType
+from ..answers import Completion, Piece, Prompt
+from ..build import FUSIONS, build_program, check_capacity
+from ..checkpoint.reader import open_checkpoint
+from ..decoding.answer import checked_token
+from ..decoding.texts import AnswerTexts
+from ..generate import computed_in, device_for
+from ..paged import PagedCache
+from .answer import CANCELLED, BatchAnswer
+from .build import batch_graphs, cache_bytes_per_token, step_sizes
+from .scheduler import BatchText, Scheduler
+from .steps import BatchSteps
+
+__all__ = ["BatchGenerator", "BatchStatistics"]
+
+_log = logger("xpuruntime.session")
+_BLOCK_SIZE, _STEP_TOKENS = 16, 64
+
+
+@dataclass(frozen=True, slots=True)
+class BatchStatistics:
+    """Counts of a batch.
+
+    blocks:            blocks of the cache. used_blocks: those that texts have now. peak_blocks: the most that they had at once.
+    kept_blocks:       blocks that no text has, with content that a text may share.
+    cache_bytes:       memory of the cache.
+    running, waiting:  texts now. finished, cancelled, failed: texts so far.
+    steps, tokens:     steps so far, and tokens that they computed, of prompts and answers.
+    shared_tokens:     tokens that were found in the cache instead.
+    preemptions:       how often a text lost its blocks. recomputed_tokens: tokens that were lost so.
+    """
+
+    blocks: int
+    used_blocks: int
+    peak_blocks: int
+    kept_blocks: int
+    cache_bytes: int
+    running: int
+    waiting: int
+    finished: int
+    cancelled: int
+    failed: int
+    steps: int
+    tokens: int
+    shared_tokens: int
+    preemptions: int
+    recomputed_tokens: int
+
+
+class BatchGenerator:
+    """A language model, ready to generate many texts at once.
+
+    model:          a checkpoint's folder, a GGUF file, or a transformers model.
+    texts:          maximum texts of a step. Further ones wait.
+    capacity:       maximum tokens of a text, prompt and answer. Default: 2,048, or the model's maximum or the cache if that is less.
+    cache_tokens:   tokens of the cache, for all texts together. Default: ``texts`` times ``capacity``. cache_bytes: the same in bytes.
+    block_size:     tokens of a block of the cache.
+    step_tokens:    maximum tokens of a step. Prompts are computed in chunks of at most this length. Default: 64, or ``texts`` if that is more.
+    share_prefixes: texts that begin alike share blocks of the cache.
+    dtype, device, policy, target, threads: as for ``Generator``.
+
+    Methods may be called from several threads. Raises ModelError, BuildError, PolicyError, UnavailableError.
+    """
+
+    @contained("BatchGenerator")
+    def __init__(
+        self,
+        model: Any,
+        *,
+        texts: int = 8,
+        capacity: int | None = None,
+        cache_tokens: int | None = None,
+        cache_bytes: int | None = None,
+        block_size: int = _BLOCK_SIZE,
+        step_tokens: int | None = None,
+        share_prefixes: bool = True,
+        dtype: DType | str | None = None,
+        policy: Any = None,
+        device: Any = None,
+        target: Any = None,
+        threads: int | None = None,
+    ) -> None:
+        self.checkpoint = open_checkpoint(model)
+        self.config = config = self.checkpoint.config
+        who = self._who = f"language model {self.checkpoint.name}"
+        if config.slopes:
+            raise BuildError(
+                who, "has position biases (ALiBi), which batches do not support", do="Use a Generator."
+            )
+        demands = demanded("Generator", {}, policy)
+        if named := demands.policy.execution.options_for("native"):
+            do = "Open the model as a Generator, or remove them."
+            raise PolicyError(who, "does not support these options of native", got=", ".join(named), do=do)
+        notes: list[str] = []
+        device = device_for(device, target, demands, notes)
+        self.dtype, demands = computed_in(dtype, config.dtype, demands, notes)
+        if notes:
+            _log.warning("BatchGenerator: %s", "; ".join(notes))
+        step_tokens = max(_STEP_TOKENS, texts) if step_tokens is None else step_tokens
+        for word, value in (("texts", texts), ("block_size", block_size), ("step_tokens", step_tokens)):
+            _check_positive(who, word, value)
+        if step_tokens < texts:
+            do = f"Give step_tokens={texts} or more, or fewer texts."
+            raise BuildError(who, f"needs a token of each of {texts} texts in a step", got=step_tokens, do=do)
+        words = {
+            "dtype": self.dtype,
+            "stored": self.checkpoint.specs,
+            "files": self.checkpoint.files,
+            "name": self.checkpoint.name,
+        }
+        per_token = cache_bytes_per_token(config, self.dtype)
+        tokens = _cache_tokens(who, cache_tokens, cache_bytes, per_token)
+        if capacity is None:
+            capacity = min(config.max_positions, 2048, *([] if tokens is None else [max(tokens, 1)]))
+        check_capacity(config, capacity, who)
+        if tokens is None:
+            tokens = texts * math.ceil(capacity / block_size) * block_size
+        blocks = tokens // block_size
+        if blocks * block_size < capacity:
+            do = f"Give cache_tokens={math.ceil(capacity / block_size) * block_size} or more, or a smaller capacity."
+            raise BuildError(
+                who, f"has a cache of {blocks} blocks of {block_size} tokens, less than one text of capacity {capacity}",
+                got=tokens, do=do,
+            )  # fmt: skip
+        self.capacity = capacity
+        self.cache = PagedCache(blocks + 1, block_size, capacity)
+        self.cache_bytes = self.cache.rows * per_token
+        self.batch_invariant = demands.policy.kernel.demands_batch_invariance()
+        sizes = (step_tokens,) if self.batch_invariant else step_sizes(step_tokens)
+        graphs = batch_graphs(config, self.cache, sizes=sizes, texts=texts, **words)
+        target = target or own_target(DeviceId.parse(device))
+        level = demands.policy.execution.optimization_level
+        self.program = build_program(
+            graphs, target=target, policy=demands, passes=FUSIONS if level is None else None
+        )
+        self.weights = load_weights(self.checkpoint.arrays, self.program, device)
+        self.steps = BatchSteps(
+            self.program, self.weights, self.cache, sizes=sizes, texts=texts, vocab=config.vocab,
+            dtype=self.dtype, device=device, threads=threads,
+        )  # fmt: skip
+        self.scheduler = Scheduler(self.cache, texts=texts, step_tokens=step_tokens, share=share_prefixes)
+        self._texts = AnswerTexts(self.checkpoint, capacity)
+        self._answers: dict[BatchText, BatchAnswer] = {}
+        self._lock = threading.RLock()
+        self._arrivals = self._steps = self._tokens = 0
+        self._finished = self._cancelled = self._failed = 0
+        self._closed = False
+
+    # ── texts ──
+
+    @contained("BatchGenerator.submit")
+    def submit(self, prompt: Prompt, **words: Any) -> BatchAnswer:
+        """Add a prompt. Its answer is generated by later steps. Words are those of ``Generator.stream``.
+
+        Raises InputError, also for a prompt that exceeds the capacity, and RunError after ``close``.
+        """
+        options = self._texts.options(words)
+        if options.samples > 1:
+            raise InputError(
+                "submit", "supports one answer", got=options.samples, do="Call generate, or submit the prompt several times."
+            )  # fmt: skip
+        (answer,) = self._submitted([self._texts.tokens(prompt)], options)
+        return answer
+
+    @contained("BatchGenerator.generate")
+    def generate(self, prompts: Sequence[Prompt], **words: Any) -> list[Completion]:
+        """Generate the answers to prompts, and return them in order. Words are those of ``Generator.generate``; with ``n``, the answers to the
+        first prompt come first.
+        """
+        answers = self._submitted([self._texts.tokens(p) for p in prompts], self._texts.options(words))
+        try:
+            return [a.result() for a in answers]
+        finally:
+            for answer in answers:
+                answer.cancel()
+
+    def _submitted(self, texts: Sequence[Sequence[int]], options: Any) -> list[BatchAnswer]:
+        if options.num_beams > 1:
+            do = "Open the model as a Generator."
+            raise InputError("a batch", "does not support beam search", got=options.num_beams, do=do)
+        if options.drafts:
+            do = "Open the model as a Generator, or remove the words of speculative decoding."
+            raise InputError("a batch", "does not support speculative decoding", got=options.drafts, do=do)
+        states = self._texts.states(texts, options)
+        with self._lock:
+            self._check_open()
+            answers = []
+            for state in states:
+                text = BatchText(list(state.prompt), self._arrivals)
+                self._arrivals += 1
+                answers.append(BatchAnswer(self, state, text))
+                self._answers[text] = answers[-1]
+                self.scheduler.add(text)
+            return answers
+
+    # ── steps ──
+
+    @contained("BatchGenerator.step")
+    def step(self) -> list[tuple[BatchAnswer, Piece]]:
+        """Run one step. Return the pieces that it generated; none if there is nothing to do, or only prompts were computed.
+
+        An error of one text, such as logits without a finite value, ends that text alone. Raises RunError if the step fails; no text has changed
+        then, and the next step tries again.
+        """
+        with self._lock:
+            self._check_open()
+            chunks = self.scheduler.schedule()
+            if not chunks:
+                return []
+            answers = [self._answers[c.text] for c in chunks if c.ends]
+            options = [a.state.options for a in answers]
+            greedy = all(o.most_likely for o in options)
+            sampled = not greedy and all(o.on_device and not o.counts for o in options)
+            if sampled:
+                settings = [o.sampling.settings for o in options]
+                self.steps.run(chunks, settings, [a.state.numbers for a in answers])
+            else:
+                self.steps.run(chunks)
+            self.scheduler.commit(chunks)
+            self._steps += 1
+            self._tokens += sum(c.count for c in chunks)
+            pieces = []
+            for row, answer in enumerate(answers):
+                try:
+                    piece = self._next_piece(answer, row, sampled)
+                except XpuError as error:
+                    self._failed += 1
+                    answer.fail(error)
+                    self._drop(answer)
+                    continue
+                answer.add(piece)
+                pieces.append((answer, piece))
+                if piece.finish:
+                    self._finished += 1
+                    self._drop(answer)
+                else:
+                    answer.text.tokens.append(piece.token)
+            return pieces
+
+    def _next_piece(self, answer: BatchAnswer, row: int, sampled: bool) -> Piece:
+        """Choose the next token of a text by its row of the results. Raises RunError if there is none."""
+        state, logits = answer.state, self.steps.logits[row]
+        if sampled:
+            return state.accept(checked_token(int(self.steps.token[row])), logits)
+        if state.options.most_likely:
+            token = int(self.steps.token[row])
+            token = checked_token(token if math.isfinite(logits[token]) else NO_TOKEN)
+        else:
+            token = state.pick(logits)
+        return state.accept(token, logits)
+
+    def _drop(self, answer: BatchAnswer) -> None:
+        """Remove a text that is done."""
+        self.scheduler.remove(answer.text)
+        del self._answers[answer.text]
+
+    def advance(self, answer: BatchAnswer) -> None:
+        """Run a step, unless the answer has a piece or is done by then: another thread may have run one."""
+        with self._lock:
+            if not answer.unread and not answer.done:
+                self.step()
+
+    def cancel(self, answer: BatchAnswer) -> None:
+        """End an answer. It has no effect on one that is done."""
+        with self._lock:
+            if not answer.done:
+                self._cancelled += 1
+                answer.end(CANCELLED)
+                self._drop(answer)
+
+    # ── state ──
+
+    @property
+    def pending(self) -> int:
+        """Return the number of texts that are not done."""
+        return len(self._answers)
+
+    def statistics(self) -> BatchStatistics:
+        """Return counts of blocks, texts, steps and tokens."""
+        with self._lock:
+            scheduler, pool = self.scheduler, self.scheduler.pool
+            return BatchStatistics(
+                blocks=self.cache.blocks - 1,
+                used_blocks=pool.used,
+                peak_blocks=pool.peak,
+                kept_blocks=pool.kept,
+                cache_bytes=self.cache_bytes,
+                running=len(scheduler.running),
+                waiting=len(scheduler.waiting),
+                finished=self._finished,
+                cancelled=self._cancelled,
+                failed=self._failed,
+                steps=self._steps,
+                tokens=self._tokens,
+                shared_tokens=scheduler.shared_tokens,
+                preemptions=scheduler.preemptions,
+                recomputed_tokens=scheduler.recomputed_tokens,
+            )
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise RunError(self._who, "is closed")
+
+    def close(self) -> None:
+        """Cancel all texts and free memory. Later calls raise RunError."""
+        with self._lock:
+            for answer in list(self._answers.values()):
+                self.cancel(answer)
+            self._closed = True
+            self.steps.close()
+
+    def __enter__(self) -> BatchGenerator:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _check_positive(who: str, word: str, value: Any) -> None:
+    """Raise BuildError unless the value is a whole number above 0."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
+        raise BuildError(
+            who, f"has an invalid {word}", got=repr(value), do="Give a whole number of 1 or more."
+        )
+
+
+def _cache_tokens(who: str, tokens: int | None, size: int | None, per_token: int) -> int | None:
+    """Return the tokens of the cache, if they are given as tokens or bytes."""
+    if tokens is not None and size is not None:
+        raise BuildError(who, "takes cache_tokens or cache_bytes", got=f"{tokens} and {size}")
+    for word, value in (("cache_tokens", tokens), ("cache_bytes", size)):
+        if value is not None:
+            _check_positive(who, word, value)
+    return tokens if size is None else size // per_token

@@ -1,0 +1,210 @@
+"""Scheduler: which tokens of which texts the next step computes, within the blocks of the cache.
+
+A step has at most ``step_tokens`` tokens. Texts that are past their prompt come first, with one token each; chunks of prompts fill the rest, in the
+order of arrival. A text is admitted when the blocks of its tokens are available. If a running text needs a block and there is none, the text
+that arrived last is preempted: its blocks are released and it waits again, with all its tokens, which are computed again later. The oldest text
+therefore always advances, so every text ends.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass, field
+
+from ..paged import PagedCache
+from .blocks import BlockPool, block_key
+
+__all__ = ["BatchText", "Chunk", "Scheduler"]
+
+
+@dataclass(slots=True, eq=False)
+class BatchText:
+    """The scheduler's record of a text.
+
+    tokens:   prompt and answer so far.
+    arrival:  place in the order of arrival.
+    computed: tokens whose keys and values are in the cache.
+    blocks:   the text's table. keys: the keys of its full blocks, as far as they were needed.
+    shared:   tokens that were found in the cache. recomputed: tokens that preemption lost.
+    """
+
+    tokens: list[int]
+    arrival: int
+    computed: int = 0
+    blocks: list[int] = field(default_factory=list)
+    keys: list[bytes] = field(default_factory=list)
+    shared: int = 0
+    recomputed: int = 0
+    preemptions: int = 0
+
+    @property
+    def remaining(self) -> int:
+        """Tokens to compute before the next one can be chosen."""
+        return len(self.tokens) - self.computed
+
+    def key(self, index: int, size: int) -> bytes:
+        """Return the key of a full block."""
+        while len(self.keys) <= index:
+            start = len(self.keys) * size
+            parent = self.keys[-1] if self.keys else b""
+            self.keys.append(block_key(parent, self.tokens[start : start + size]))
+        return self.keys[index]
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Consecutive tokens of a text in a step. ``ends``: the next token is chosen after it."""
+
+    text: BatchText
+    start: int
+    count: int
+    ends: bool
+
+
+class Scheduler:
+    """The texts that wait and those that run, and the blocks that they have.
+
+    texts:       maximum running texts.
+    step_tokens: maximum tokens of a step, at least ``texts``.
+    share:       share blocks of texts that begin alike.
+    """
+
+    def __init__(self, cache: PagedCache, *, texts: int, step_tokens: int, share: bool = True) -> None:
+        self.cache, self.texts, self.step_tokens, self.share = cache, texts, step_tokens, share
+        self.pool = BlockPool(cache.blocks)
+        self.waiting: deque[BatchText] = deque()
+        self.running: list[BatchText] = []
+        self.preemptions = self.shared_tokens = self.recomputed_tokens = 0
+
+    def add(self, text: BatchText) -> None:
+        """Append a text to those that wait."""
+        self.waiting.append(text)
+
+    def remove(self, text: BatchText) -> None:
+        """Remove a text and release its blocks."""
+        if text in self.running:
+            self.running.remove(text)
+        elif text in self.waiting:
+            self.waiting.remove(text)
+        self._release(text)
+
+    # ── a step ──
+
+    def schedule(self) -> list[Chunk]:
+        """Return the chunks of the next step; none if no text is there. Blocks for them are taken."""
+        chunks: dict[BatchText, Chunk] = {}
+        computing: set[bytes] = set()  # keys of blocks that this step fills
+        for decoding in (True, False):
+            for text in list(self.running):
+                if text in self.running and (text.remaining == 1) == decoding and text not in chunks:
+                    self._advance(text, chunks, computing)
+        while self.waiting and len(self.running) < self.texts and self._budget(chunks) > 0:
+            text = self.waiting[0]
+            if not self._fits(text):
+                break
+            self.waiting.popleft()
+            self.running.append(text)
+            self._advance(text, chunks, computing)
+        return list(chunks.values())
+
+    def commit(self, chunks: list[Chunk]) -> None:
+        """Record that the chunks were computed. Full blocks can be shared from now on."""
+        size = self.cache.block_size
+        for chunk in chunks:
+            text = chunk.text
+            before, text.computed = text.computed, chunk.start + chunk.count
+            if self.share:
+                for index in range(before // size, text.computed // size):
+                    self.pool.register(text.blocks[index], text.key(index, size))
+
+    def _budget(self, chunks: dict[BatchText, Chunk]) -> int:
+        return self.step_tokens - sum(c.count for c in chunks.values())
+
+    def _advance(self, text: BatchText, chunks: dict[BatchText, Chunk], computing: set[bytes]) -> None:
+        """Add the next chunk of a running text, if there are tokens and blocks for it."""
+        size = self.cache.block_size
+        self._adopt(text)
+        if text.computed % size == 0 and self._next_key(text) in computing:
+            return  # another text computes the block in this step
+        count = min(self._budget(chunks), text.remaining)
+        if count <= 0 or not self._grow(text, text.computed + count, chunks):
+            return
+        count = min(count, len(text.blocks) * size - text.computed)
+        chunks[text] = Chunk(text, text.computed, count, ends=count == text.remaining)
+        if self.share:
+            full = range(text.computed // size, (text.computed + count) // size)
+            computing.update(text.key(i, size) for i in full)
+
+    def _next_key(self, text: BatchText) -> bytes | None:
+        """Return the key of the block at ``computed``; None if it is not full, or has the last token, whose logits are needed."""
+        size = self.cache.block_size
+        if not self.share or text.computed + size >= len(text.tokens):
+            return None
+        return text.key(text.computed // size, size)
+
+    def _adopt(self, text: BatchText) -> None:
+        """Take blocks from the cache that have the next tokens of a text."""
+        size = self.cache.block_size
+        while text.computed % size == 0 and len(text.blocks) == text.computed // size:
+            key = self._next_key(text)
+            block = None if key is None else self.pool.find(key)
+            if block is None:
+                return
+            self.pool.share(block)
+            text.blocks.append(block)
+            text.computed += size
+            text.shared += size
+            self.shared_tokens += size
+
+    def _grow(self, text: BatchText, tokens: int, chunks: dict[BatchText, Chunk]) -> bool:
+        """Take blocks for so many tokens of a text. Return False if it has none for the next token; it may then be preempted itself."""
+        size = self.cache.block_size
+        while len(text.blocks) * size < tokens:
+            block = self.pool.take()
+            if block is not None:
+                text.blocks.append(block)
+                continue
+            if len(text.blocks) * size > text.computed:
+                return True  # a shorter chunk
+            victim = max(self.running, key=lambda t: t.arrival)
+            chunks.pop(victim, None)
+            self._preempt(victim)
+            if victim is text:
+                return False
+        return True
+
+    def _preempt(self, text: BatchText) -> None:
+        """Release the blocks of a running text. It waits again, before all that arrived later."""
+        self.running.remove(text)
+        self.preemptions += 1
+        text.preemptions += 1
+        self.recomputed_tokens += text.computed
+        text.recomputed += text.computed
+        self._release(text)
+        place = next((i for i, t in enumerate(self.waiting) if t.arrival > text.arrival), len(self.waiting))
+        self.waiting.insert(place, text)
+
+    def _release(self, text: BatchText) -> None:
+        self.pool.release(text.blocks)
+        text.blocks = []
+        text.computed = 0
+
+    def _fits(self, text: BatchText) -> bool:
+        """Return whether the blocks of a text, with one token more, are available next to what running texts still need."""
+        needed = self._blocks(text)
+        found, size = [], self.cache.block_size
+        if self.share:
+            for index in range((len(text.tokens) - 1) // size):
+                block = self.pool.find(text.key(index, size))
+                if block is None:
+                    break
+                found.append(block)
+        idle = sum(not self.pool.references(b) for b in found)
+        promised = sum(max(0, self._blocks(t) - len(t.blocks)) for t in self.running)
+        return needed - len(found) <= self.pool.available - idle - promised
+
+    def _blocks(self, text: BatchText) -> int:
+        """Return the blocks of a text with one token more."""
+        tokens = min(len(text.tokens) + 1, self.cache.capacity)
+        return math.ceil(tokens / self.cache.block_size)

@@ -1,0 +1,89 @@
+"""BatchSteps: executors of a batch's program over one paged cache, and the arrays of a step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...program.program import CompiledProgram
+from ...runtime import Executor, Weights
+from ...runtime.execution.demands import SETTLED
+from ...types import DType
+from ..build import DECODE, SAMPLE
+from ..paged import PagedCache
+from .build import entry_name
+from .scheduler import Chunk
+
+__all__ = ["BatchSteps"]
+
+_IDLE_SETTINGS, _IDLE_NUMBERS = (0.0, 1.0, float("inf"), 1.0, 0.0, 0.0), (0, 0, 0, 0, 0)
+"""Operands of ``sample_token`` for rows without a text."""
+
+
+class BatchSteps:
+    """Steps of several sizes. A step runs in the smallest one that it fits.
+
+    token, logits: results of the last step, one row for each chunk that ends, in their order.
+    """
+
+    def __init__(
+        self, program: CompiledProgram, weights: Weights, cache: PagedCache, *, sizes: Sequence[int], texts: int, vocab: int,
+        dtype: DType, device: Any, threads: int | None,
+    ) -> None:  # fmt: skip
+        self.cache, self.sizes, self.texts = cache, tuple(sizes), texts
+        self.executors: dict[str, Executor] = {}
+        self.states: Any = None
+        for kind in (DECODE, SAMPLE):
+            for size in sizes:
+                entry = entry_name(kind, size)
+                executor = Executor(
+                    program, device, threads=threads, entry=entry, contexts=1, states=self.states, policy=SETTLED
+                )  # fmt: skip
+                executor.bind(weights)
+                self.executors[entry], self.states = executor, executor.states
+        self.token = np.zeros(texts, np.int64)
+        self.logits = np.zeros((texts, vocab), dtype.numpy)
+
+    def run(
+        self,
+        chunks: Sequence[Chunk],
+        settings: Sequence[Sequence[float]] = (),
+        numbers: Sequence[Sequence[int]] = (),
+    ) -> None:
+        """Compute the chunks. With ``settings`` and ``numbers`` of each chunk that ends, tokens are sampled, and there are no logits."""
+        total = sum(c.count for c in chunks)
+        size = next(s for s in self.sizes if s >= total)
+        rows = min(size, self.texts)
+        tokens, positions = np.zeros((size, 1), np.int64), np.zeros((size, 1), np.int64)
+        places, last = np.zeros(size, np.int64), np.zeros(rows, np.int64)
+        tables = np.zeros((size, self.cache.listed), np.int32)
+        at = ending = 0
+        for chunk in chunks:
+            to, text = at + chunk.count, chunk.text
+            tokens[at:to, 0] = text.tokens[chunk.start : chunk.start + chunk.count]
+            position = np.arange(chunk.start, chunk.start + chunk.count)
+            positions[at:to, 0] = position
+            blocks = np.array(text.blocks, np.int32)
+            places[at:to] = blocks[position // self.cache.block_size] * self.cache.block_size
+            places[at:to] += position % self.cache.block_size
+            tables[at:to, : len(blocks)] = blocks
+            if chunk.ends:
+                last[ending] = to - 1
+                ending += 1
+            at = to
+        inputs = [tokens, positions, places, tables, last]
+        if not settings:
+            executor = self.executors[entry_name(DECODE, size)]
+            executor.run_arrays(inputs, [self.token[:rows], self.logits[:rows]])
+            return
+        idle = rows - len(settings)
+        inputs.append(np.array([*settings, *[_IDLE_SETTINGS] * idle], np.float32))
+        inputs.append(np.array([*numbers, *[_IDLE_NUMBERS] * idle], np.int64))
+        self.executors[entry_name(SAMPLE, size)].run_arrays(inputs, [self.token[:rows]])
+
+    def close(self) -> None:
+        """Close the executors."""
+        for executor in self.executors.values():
+            executor.close()

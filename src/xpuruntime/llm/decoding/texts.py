@@ -1,0 +1,92 @@
+"""AnswerTexts: prompts as tokens, and the states of their answers, for one checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from operator import index
+from typing import Any
+
+from ...errors import InputError
+from ..answers import Prompt
+from ..checkpoint.data import Checkpoint
+from ..checkpoint.text import TextCodec
+from .answer import AnswerState
+from .grammar import Grammars
+from .words import GenerationOptions, read_words
+
+__all__ = ["AnswerTexts", "options_of"]
+
+
+class AnswerTexts:
+    """The texts of one checkpoint. ``capacity``: maximum tokens of prompt and answer."""
+
+    def __init__(self, checkpoint: Checkpoint, capacity: int) -> None:
+        self.checkpoint, self.capacity = checkpoint, capacity
+        self._grammars = Grammars(checkpoint.text, checkpoint.config.vocab)
+
+    def tokens(self, prompt: Prompt) -> list[int]:
+        """Return a prompt as tokens. Raises InputError if it is empty, has unknown tokens, or needs a tokenizer that is missing."""
+        who = f"language model {self.checkpoint.name}"
+        text = self.checkpoint.text
+        tokens: list[int]
+        if isinstance(prompt, str) or (
+            isinstance(prompt, Sequence) and prompt and isinstance(prompt[0], Mapping)
+        ):
+            if text is None:
+                raise InputError(who, "has no tokenizer", do="Give tokens, or a folder with tokenizer.json.")
+            tokens = text.encode(prompt) if isinstance(prompt, str) else text.chat(list(prompt))  # type: ignore[arg-type]
+        else:
+            try:
+                tokens = [index(t) for t in prompt]  # type: ignore[arg-type]
+            except TypeError as error:
+                do = "Give a text, a list of tokens, or a conversation; or a list of such prompts."
+                raise InputError(who, "has an invalid prompt", got=repr(prompt)[:80], do=do) from error
+        if not tokens:
+            raise InputError(who, "needs a prompt of one token or more")
+        vocab = self.checkpoint.config.vocab
+        bad = [t for t in tokens if not 0 <= t < vocab]
+        if bad:
+            raise InputError(who, f"takes tokens from 0 to {vocab - 1}", got=bad[0])
+        if len(tokens) > self.capacity:
+            do = f"Shorten the prompt, or give capacity={len(tokens)} or more."
+            raise InputError(who, f"has a capacity of {self.capacity} tokens", got=len(tokens), do=do)
+        return tokens
+
+    def options(self, words: Mapping[str, Any]) -> GenerationOptions:
+        """Return the checked options of a call. Raises InputError."""
+        return options_of(self.checkpoint, words)
+
+    def states(self, texts: Sequence[Sequence[int]], options: GenerationOptions) -> list[AnswerState]:
+        """Return the states of all answers, those of one text together."""
+        return [
+            AnswerState(
+                text,
+                options,
+                seed=seed,
+                sample=sample,
+                vocab=self.checkpoint.config.vocab,
+                capacity=self.capacity,
+                text=self._codec(options),
+                matcher=self._grammars.matcher(options.grammar, options.stop_tokens)
+                if options.grammar
+                else None,
+            )
+            for text, seed in zip(texts, options.seeds_of(len(texts)), strict=True)
+            for sample in range(options.samples)
+        ]
+
+    def _codec(self, options: GenerationOptions) -> TextCodec | None:
+        """Return the tokenizer. Raises InputError if the options need it and it is missing."""
+        text = self.checkpoint.text
+        if text is None and options.stop_strings:
+            who = f"language model {self.checkpoint.name}"
+            raise InputError(who, "has no tokenizer, which stop_strings need", do="Give stops: tokens.")
+        return text
+
+
+def options_of(checkpoint: Checkpoint, words: Mapping[str, Any]) -> GenerationOptions:
+    """Return the checked options of a call with these words. Raises InputError."""
+    config = words.get("generation_config")
+    arguments = {k: v for k, v in words.items() if k != "generation_config"}
+    sizes = checkpoint.config
+    return read_words(arguments, config, checkpoint.generation, sizes.stops, sizes.vocab)

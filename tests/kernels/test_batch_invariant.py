@@ -1,0 +1,78 @@
+"""Kernels that promise ``batch_invariant``: rows in another order give the same bits in that order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from support.native import compile_native, run_native
+
+from xpuruntime.errors import KernelUnavailable, RunError
+from xpuruntime.ir import Graph, GraphBuilder
+from xpuruntime.runtime import Executor
+
+ROWS = 13
+POLICY: dict[str, Any] = {"version": 1, "kernel": {"batch_invariant": True}}
+LAYERS: dict[str, Any] = {
+    "linear": lambda b, x, w: b.linear(x, w("a", 70, 96), w("c", 70)),
+    "linear of rank 3": lambda b, x, w: b.linear(b.view(x, size=[ROWS, 1, 96]), w("a", 33, 96)),
+    "linear, long": lambda b, x, w: b.linear(b.cat(*[x] * 40, dim=1), w("a", 20, 96 * 40)),
+    "norm_linear": lambda b, x, w: b.linear(b.silu(b.linear(b.rms_norm(x, w("s", 96), normalized_shape=[96]), w("a", 64, 96))), w("e", 30, 64)),
+    "layer_norm": lambda b, x, w: b.gelu(b.layer_norm(x, w("s", 96), w("t", 96), normalized_shape=[96])),
+    "softmax": lambda b, x, w: b.softmax(b.mul(x, x), dim=1),
+    "elements": lambda b, x, w: b.tanh(b.add(b.exp(b.sigmoid(x)), w("a", 96))),
+    "embedding": lambda b, x, w: b.embedding(w("a", 40, 33), b.argmax(b.slice(x, dim=1, start=0, end=40), dim=1)),
+    "experts": lambda b, x, w: b.expert_linear(x, w("a", 6, 24, 96), b.topk(b.linear(x, w("r", 6, 96)), k=2, dim=1)[1]),
+}  # fmt: skip
+
+
+def layer(name: str, dtype: str, seed: int = 1) -> tuple[Graph, dict[str, Any]]:
+    b, rng = GraphBuilder("rows"), np.random.default_rng(seed)
+    weights: dict[str, Any] = {}
+
+    def weight(key: str, *shape: int) -> str:
+        array = 0.2 * rng.standard_normal(shape)
+        weights[key] = array.astype(np.dtype(getattr(ml_dtypes, dtype, dtype)))
+        return str(b.weight(key, f"{dtype}[{', '.join(map(str, shape))}]"))
+
+    x = b.input("x", f"{dtype}[{ROWS}, 96]")
+    b.output("y", LAYERS[name](b, x, weight))
+    return b.build(), weights
+
+
+@pytest.mark.parametrize("target", ["cpu", "cpu:x86-64-v3", "cpu:x86-64-v2"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.sampled(3)
+def test_a_row_has_the_same_bits_wherever_it_is(target: str, dtype: str) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((ROWS, 96)).astype(np.dtype(getattr(ml_dtypes, dtype, dtype)))
+    for name in LAYERS:
+        graph, weights = layer(name, dtype)
+        whole = run_native(graph, {"x": x}, weights=weights, target=target, policy=POLICY)["y"]
+        order = rng.permutation(ROWS)
+        mixed = run_native(graph, {"x": x[order]}, weights=weights, target=target, policy=POLICY)["y"]
+        assert mixed.tobytes() == np.ascontiguousarray(whole[order]).tobytes(), name
+        others = rng.standard_normal(x.shape).astype(x.dtype)
+        others[5] = x[2]
+        among = run_native(graph, {"x": others}, weights=weights, target=target, policy=POLICY)["y"]
+        assert among[5].tobytes() == whole[2].tobytes(), name
+
+
+def test_kernels_that_do_not_promise_it_are_refused() -> None:
+    graph, _ = layer("linear", "float32")
+    forced = {"version": 1, "kernel": {"batch_invariant": True, "rules": [{"op": "matmul", "use": "onednn"}]}}
+    with pytest.raises(KernelUnavailable) as caught:
+        compile_native(graph, {"x": np.zeros((ROWS, 96), np.float32)}, policy=forced)
+    assert "onednn" in str(caught.value)
+
+
+def test_the_demand_of_a_program_is_recorded() -> None:
+    graph, _ = layer("linear", "float32")
+    feeds = {"x": np.zeros((ROWS, 96), np.float32)}
+    kept, plain = (compile_native(graph, feeds, policy=p) for p in (POLICY, None))
+    with Executor(kept, policy=POLICY):
+        pass
+    with pytest.raises(RunError.__mro__[1], match="batch_invariant"):
+        Executor(plain, policy=POLICY)
