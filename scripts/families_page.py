@@ -10,6 +10,7 @@ from xpuruntime.llm.families import FAMILIES, DecoderFamily
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "how-to" / "language-models.md"
 _TABLE = re.compile(r"(?<=a test compares\. -->\n)(TABLE|(?:\|.*\n)+)")
 _NORMS = {"rms_norm": "RMS", "layer_norm": "layer"}
+_PLACES = {"before": "input_norm", "after": "post_attention_norm", "after sums": "attention_sum_norm"}
 _QK = {
     "head": "norms of queries and keys per head",
     "each": "norms of queries and keys per head",
@@ -40,13 +41,16 @@ def table() -> str:
 
 
 def _norms(family: DecoderFamily) -> str:
-    before, after = "input_norm" in family.parts, "post_attention_norm" in family.parts
-    places = [word for word, has in (("before", before), ("after", after)) if has]
+    places = [word for word, part in _PLACES.items() if part in family.parts]
     scale = f", weight + {family.norm_offset:g}" if family.norm_offset else ""
     return f"{_NORMS[family.norm]}, {' and '.join(places)}{scale}"
 
 
 def _positions(family: DecoderFamily) -> str:
+    if "relative_bias" in family.parts:
+        return "learned biases of distances"
+    if family.sinusoidal:
+        return "sines"
     if family.alibi:
         return "linear biases (ALiBi)"
     if not family.rotary:
@@ -60,10 +64,13 @@ def _others(family: DecoderFamily) -> str:
     optional = "" if "q_norm" in family.parts else ", if the config says so"
     words = [_QK[family.qk_norm] + optional] if family.qk_norm else []
     words += ["latent attention with a compressed cache"] if family.latent else []
+    encoder = family.encoder
+    words += [f"encoder of {'audio' if encoder.features else 'tokens'}"] if encoder else []
     words += ["parallel blocks"] if family.parallel else []
     words += ["one product for QKV"] if "qkv" in family.parts else []
     words += ["one product for gate and up"] if "gate_up" in family.parts else []
-    words += [] if family.gated else ["no gate"]
+    optional_gate = any("gate" in v.parts for v in family.variants)
+    words += [] if family.gated else ["a gate, if the config says so" if optional_gate else "no gate"]
     words += ["experts" + _SHARED[_shared(family)]] if family.experts else []
     words += ["norm of embeddings"] if "embed_norm" in family.ends else []
     words += ["scaled embeddings"] if family.embed_scale else []

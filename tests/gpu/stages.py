@@ -94,7 +94,7 @@ STEPS: tuple[Step, ...] = (
     # by name only
     Step("training-steps", 0, PYTHON, ("tests/gpu/training_steps.py",), 300, "cuda_training_steps.json", "training: gradients near float64, captured steps in flat memory, attention by policy"),
     Step("training-tests", 0, PYTEST, ("tests/pytorch", "-k", "cuda or cudnn", "--seed", "all"), 400, "cuda_training_tests.json", "tests of training on the device: ops, policies, capture, kill and resume"),
-    Step("decoder-families", 0, PYTEST, ("tests/llm/test_decoder_table.py", "--seed", "all", "-k", "folder or batch"), 300, "cuda_decoder_families.json", "every family of decoders: as transformers through 69 given tokens, alone and in a batch"),
+    Step("decoder-families", 0, PYTEST, ("tests/llm/test_decoder_table.py", "tests/llm/test_encoder_decoders.py", "--seed", "all", "-k", "folder or batch or beams"), 400, "cuda_decoder_families.json", "every family of decoders and encoder-decoders: as transformers through 69 given tokens, alone, in a batch and with beams"),
     Step("tensorrt", 0, PYTHON, ("tests/gpu/tensorrt_engine.py",), 500, "cuda_tensorrt.json", "TensorRT: right beside ONNX Runtime, second start from the store, device tensors"),
     Step("onnxruntime-cuda", 0, PYTHON, ("tests/gpu/onnxruntime_cuda.py",), 300, "cuda_onnxruntime.json", "ONNX Runtime on CUDA: right beside its CPU provider, device tensors without the host"),
     Step("vendor-copies", 0, PYTHON, ("tests/gpu/vendor_copies.py", "onnxruntime", "mixed"), 500, "cuda_vendor_copies.json", "ONNX Runtime on CUDA and mixed plans: no copy touches the host, by CUPTI"),

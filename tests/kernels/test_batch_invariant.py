@@ -7,11 +7,15 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from support.cuda_kernels import call_of, one_node
 from support.native import compile_native, run_native
 
+from xpuruntime.codegen.cuda.target import cuda_target
 from xpuruntime.errors import KernelUnavailable, RunError
 from xpuruntime.ir import Graph, GraphBuilder
+from xpuruntime.kernels.catalogue import offers
 from xpuruntime.runtime import Executor
+from xpuruntime.testing.emulation.launches import emulate
 
 ROWS = 13
 POLICY: dict[str, Any] = {"version": 1, "kernel": {"batch_invariant": True}}
@@ -76,3 +80,31 @@ def test_the_demand_of_a_program_is_recorded() -> None:
         pass
     with pytest.raises(RunError.__mro__[1], match="batch_invariant"):
         Executor(plain, policy=POLICY)
+
+
+@pytest.mark.parametrize("rows", [5, 13, 64])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_kernels_of_gpus_keep_it_emulated(rows: int, dtype: str) -> None:
+    """Every kernel of CUDA that promises it and computes the node: few rows, rows that fill no tile, several tiles."""
+    rng = np.random.default_rng(2)
+    kind = np.dtype(getattr(ml_dtypes, dtype, dtype))
+    x, w, s = ((rng.standard_normal(n) * 0.3).astype(kind) for n in ((rows, 96), (72, 96), (96,)))
+    order = rng.permutation(rows)
+    target, seen = cuda_target("cuda:sm_90"), set()
+    for op, operands, attrs in (
+        ("linear", [x, w], {}),
+        ("rms_norm", [x, s], {"normalized_shape": [96]}),
+        ("softmax", [x], {"dim": 1}),
+        ("silu", [x], {}),
+    ):
+        graph, _, known = one_node(op, operands, "1", **attrs)
+        call = call_of(graph, known)
+        for kernel, support in offers(call, target):
+            lowered = kernel.lower(call, target) if support else None
+            if lowered is None or not lowered.batch_invariant or kernel.on_request:
+                continue
+            results = [emulate(lowered, call, target, {**known, "x0": a})[0] for a in (x, x[order])]
+            assert results[1].tobytes() == np.ascontiguousarray(results[0][order]).tobytes(), kernel.name
+            seen.add(kernel.name)
+    assert {"matmul/generated", "norm/generated", "softmax/generated", "elementwise/generated"} <= seen
+    assert not seen & {"matmul/cublas", "matmul/cublasLt"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -33,6 +34,14 @@ def generate(
     words: GenerationFlags,
     opening: GeneratorFlags,
     prompt: Annotated[str, typer.Option("--prompt", "-p", help="Prompt.")] = "",
+    audio: Annotated[
+        Path | None,
+        typer.Option(
+            "--audio",
+            metavar="FILE",
+            help="A WAV file at 16 kHz instead of a prompt, for a model that reads audio.",
+        ),
+    ] = None,
     dispatches: Annotated[
         bool,
         typer.Option(
@@ -56,12 +65,15 @@ def generate(
     opening.check(who)
     if dispatches:
         return _dispatches(model, opening)
+    from ..llm.audio import read_wav
     from ..llm.checkpoint.reader import open_checkpoint
     from ..llm.decoding.texts import options_of
 
-    if not prompt and not explain:
-        do = "Give --prompt TEXT, --explain or --dispatches."
+    if not prompt and not explain and audio is None:
+        do = "Give --prompt TEXT, --audio FILE, --explain or --dispatches."
         raise InputError(who, "no prompt is given", do=do)
+    if prompt and audio is not None:
+        raise InputError(who, "takes a prompt or audio, not both", do="Omit --prompt or --audio.")
     streamed, given = stream and not as_json, words.words()
     with progress(f"opening {model}") as update:
         checkpoint = open_checkpoint(model)
@@ -77,6 +89,8 @@ def generate(
                 return _explained(generator, decided)
         text = generator.checkpoint.text
         request: Any = [{"role": "user", "content": prompt}] if chat and text and text.template else prompt
+        if audio is not None:
+            request = read_wav(audio)
         update("generating")
         answers = [] if streamed else generator.generate([request], **given)
     with generator:

@@ -32,6 +32,12 @@ class GenerationFlags:
             metavar="FILE",
         ),
     ] = None
+    language: Annotated[
+        str | None, _option(_LENGTH, "Language of the speech, such as en, for a model that reads audio.")
+    ] = None
+    task: Annotated[
+        str | None, _option(_LENGTH, "Task of a model that reads audio: transcribe or translate.")
+    ] = None
     max_new_tokens: Annotated[
         int | None,
         _option(_LENGTH, "Most tokens to generate. Default: 128.", "--max-new-tokens", "-n", min=1),

@@ -28,6 +28,13 @@ class GeneratorFlags:
         int | None,
         typer.Option(min=1, help="Size of the KV cache in tokens, prompt included. Default: 2048."),
     ] = None
+    source_capacity: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Tokens of the longest prompt that the encoder of an encoder-decoder reads. Default: 512.",
+        ),
+    ] = None
     precision: Annotated[
         str | None,
         typer.Option(
@@ -63,6 +70,7 @@ class GeneratorFlags:
             device=self.device,
             threads=self.threads,
             cache_dir=self.cache_dir,
+            source_capacity=self.source_capacity,
             on_progress=on_progress,
             **further,
         )

@@ -85,6 +85,7 @@ def _cuda() -> tuple[Kernel, ...]:
     from .cuda.attention.decode_append import KERNELS as ATTENTION_DECODE_APPEND
     from .cuda.attention.flash import KERNELS as ATTENTION
     from .cuda.attention.flash_backward import KERNELS as ATTENTION_BACKWARD
+    from .cuda.attention.paged import KERNELS as ATTENTION_PAGED
     from .cuda.conv.generated import KERNELS as CONV
     from .cuda.elementwise import KERNELS as ELEMENTWISE
     from .cuda.fused import KERNELS as FUSED
@@ -114,6 +115,7 @@ def _cuda() -> tuple[Kernel, ...]:
         *MATMUL_EXPERTS,
         *ATTENTION,
         *ATTENTION_BACKWARD,
+        *ATTENTION_PAGED,
         *ATTENTION_CUDNN,
         *CONV,
         *POOL,

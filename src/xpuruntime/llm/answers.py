@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-__all__ = ["Completion", "Piece", "Prompt", "TokenLogprob"]
+from ..protocols import Array
 
-Prompt = str | Sequence[int] | Sequence[Mapping[str, str]]
-"""A text, its tokens, or a conversation (``[{"role": "user", "content": "..."}]``) for the model's chat template."""
+__all__ = ["Completion", "Piece", "Prompt", "Source", "TokenLogprob"]
+
+Prompt = str | Sequence[int] | Sequence[Mapping[str, str]] | Array
+"""A text, its tokens, or a conversation (``[{"role": "user", "content": "..."}]``) for the model's chat template. For a model that reads
+audio: samples at 16 kHz, float[samples], or log-mel features, float[features, frames].
+"""
+Source = Sequence[int] | Array
+"""Tokens, or log-mel features, which an encoder reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +47,7 @@ class Completion:
 
     tokens:   without the stop token, and with those of a stop string.
     text:     without the stop string.
+    prompt_tokens: tokens of the prompt, or rows of the encoder's output of audio.
     finish:   ``stop`` (a stop token or a stop string), ``length`` or ``capacity``.
     logprobs: log probabilities of ``tokens``, if ``logprobs`` is given.
     score:    of a beam search: the sum of log probabilities over length ** length_penalty.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from numbers import Integral
 from typing import Any
 
@@ -15,6 +16,7 @@ from ..program.program import CompiledProgram
 from ..types import DType, TensorSpec
 from .checkpoint.config import DecoderConfig
 from .decoder import decoder_graph
+from .encoder import encoder_graph
 
 __all__ = [
     "BUCKETS",
@@ -25,11 +27,13 @@ __all__ = [
     "build_program",
     "check_capacity",
     "decoder_graphs",
+    "encode_name",
     "entry_graph",
     "entry_lengths",
     "phase_of",
     "prefill_name",
     "verify_name",
+    "with_source",
 ]
 
 _log = logger("xpuruntime.session")
@@ -37,6 +41,8 @@ _log = logger("xpuruntime.session")
 BUCKETS = (16, 128)
 """Prefill lengths. A prompt is processed in chunks of these lengths; the last chunk is padded."""
 DECODE = "decode"
+ENCODE = "encode"
+"""Entry points ``encode_N`` read up to N tokens with the encoder of an encoder-decoder."""
 SAMPLE = "sample"
 """The entry point that decodes, too, and ends with sampling. Only the tokens leave the device."""
 VERIFY = "verify"
@@ -51,6 +57,32 @@ def prefill_name(length: int) -> str:
     return f"prefill_{length}"
 
 
+def encode_name(length: int) -> str:
+    """Return the name of the entry point that encodes up to ``length`` tokens, or frames of audio."""
+    return f"{ENCODE}_{length}"
+
+
+def with_source(config: DecoderConfig, capacity: int | None, who: str) -> DecoderConfig:
+    """Return the config for texts of up to ``capacity`` tokens that its encoder reads. Default: 512, or the model's maximum if that is less.
+
+    Raises BuildError for a capacity that is out of range, or for a model without an encoder.
+    """
+    encoder = config.encoder
+    if encoder is None or encoder.features:
+        if capacity is not None:
+            why = "has no encoder" if encoder is None else "encodes audio of one length"
+            raise BuildError(
+                who, f"{why}, so that it has no source_capacity", got=capacity, do="Leave it out."
+            )
+        return config
+    _check_whole(who, source_capacity=[min(512, encoder.max_positions) if capacity is None else capacity])
+    capacity = min(512, encoder.max_positions) if capacity is None else capacity
+    if not 1 <= capacity <= encoder.max_positions:
+        do = f"Give 1 to {encoder.max_positions}."
+        raise BuildError(who, "has a source_capacity that is out of range", got=capacity, do=do)
+    return replace(config, encoder=replace(encoder, max_positions=capacity))
+
+
 def verify_name(length: int) -> str:
     """Return the name of the entry point that returns the logits of ``length`` tokens."""
     return f"{VERIFY}_{length}"
@@ -59,7 +91,7 @@ def verify_name(length: int) -> str:
 def phase_of(entry: str) -> str:
     """Return the phase of an entry point, as a policy names it."""
     kind = entry.partition("_")[0]
-    return DECODE if kind == VERIFY else kind
+    return {VERIFY: DECODE, ENCODE: "prefill"}.get(kind, kind)
 
 
 def check_capacity(config: DecoderConfig, capacity: int, who: str) -> None:
@@ -100,7 +132,17 @@ def entry_lengths(
     lengths = sorted({min(b, capacity) for b in buckets})
     if not lengths or lengths[0] < 1:
         raise BuildError(who, "needs prefill lengths of 1 or more", got=list(buckets))
-    return {DECODE: 1, **{prefill_name(n): n for n in lengths}}
+    if config.encoder is None:
+        return {DECODE: 1, **{prefill_name(n): n for n in lengths}}
+    # The prompts of the decoder have few tokens.
+    encoders = {encode_name(n): n for n in _encoder_lengths(config.encoder, buckets)}
+    return {DECODE: 1, prefill_name(lengths[0]): lengths[0], **encoders}
+
+
+def _encoder_lengths(encoder: DecoderConfig, buckets: Sequence[int]) -> list[int]:
+    """Return the lengths that the encoder is compiled for: those of prefill, and its capacity."""
+    longest = encoder.max_positions
+    return [longest] if encoder.features else sorted({*(b for b in buckets if b < longest), longest})
 
 
 def decoder_graphs(
@@ -134,6 +176,10 @@ def decoder_graphs(
 def entry_graph(entry: str, config: DecoderConfig, **words: Any) -> Graph:
     """Return the graph of one entry point by its name. ``words``: as for ``decoder_graph``."""
     kind, _, length = entry.partition("_")
+    if kind == ENCODE:
+        return encoder_graph(
+            config, length=int(length), **{k: v for k, v in words.items() if k != "capacity"}
+        )
     return decoder_graph(
         config, length=int(length or 1), all_logits=kind == VERIFY, sampling=kind == SAMPLE, **words
     )

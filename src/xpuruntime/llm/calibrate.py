@@ -51,6 +51,9 @@ def calibrated(
     """
     checkpoint = open_checkpoint(source)
     who = f"calibration of {checkpoint.name}"
+    if checkpoint.config.encoder is not None:
+        do = "Calibrate a model without an encoder."
+        raise InputError(who, "does not support encoder-decoders", got=checkpoint.config.family, do=do)
     tokens: list[int] = []
     for text in texts:
         if isinstance(text, str) and checkpoint.text is None:

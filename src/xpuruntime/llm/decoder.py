@@ -12,6 +12,7 @@ fuse them.
 |---|---|---|
 | tokens | int64[batch, length] | |
 | positions | int64[batch, length] | position of each token in its sample, below ``capacity`` |
+| source_lengths | int64[batch] | of an encoder-decoder: number of rows of the encoder's output of each sample |
 | last | int64[batch] | index of each sample's last row among all batch * length rows; its logits give the next token |
 
 | output | | |
@@ -49,10 +50,13 @@ from .mixture import mixture
 from .paged import PagedCache
 from .rotary import Rotary
 
-__all__ = ["COUNTS", "decoder_graph"]
+__all__ = ["COUNTS", "SOURCE", "GraphWriter", "decoder_graph"]
 
 COUNTS = "token_counts"
 """The state with the counts of ``sample_token``, int32[batch, vocab]."""
+
+SOURCE = ("source_keys", "source_values")
+"""The states of an encoder's output, one of each per layer."""
 
 
 def decoder_graph(
@@ -79,13 +83,13 @@ def decoder_graph(
     sampling:   sample the tokens, and return no logits.
     paged:      the layout of a cache in blocks. ``length`` must be 1. texts: rows of ``last``, and so of the results.
     """
-    writer = _Writer(
+    writer = GraphWriter(
         config, length, capacity, batch, dtype or config.dtype, stored or {}, files or {}, paged, texts, name
     )
     return writer.graph(all_logits, sampling)
 
 
-class _Writer:
+class GraphWriter:
     """Builder of one graph; its methods are the model's parts."""
 
     def __init__(
@@ -100,11 +104,12 @@ class _Writer:
         paged: PagedCache | None,
         texts: int,
         name: str,
+        builder: GraphBuilder | None = None,
     ) -> None:
         self.c, self.length, self.capacity, self.batch, self.dtype = config, length, capacity, batch, dtype
         self.stored, self.files, self.paged = stored, files, paged
         self.results = texts if paged else batch
-        self.b = GraphBuilder(name)
+        self.b = builder or GraphBuilder(name)
         facts = {"family": config.family, "length": length, "capacity": capacity, "batch": batch}
         self.b.metadata["decoder"] = facts
         self.declared: dict[str, str] = {}
@@ -116,6 +121,10 @@ class _Writer:
         b, c, n, s = self.b, self.c, self.batch, self.length
         tokens = b.input("tokens", f"int64[{n}, {s}]")
         self.positions = b.input("positions", f"int64[{n}, {s}]")
+        if c.encoder is not None:
+            self.source_mask = self.lengths_mask(
+                b.input("source_lengths", f"int64[{n}]"), c.encoder.max_positions
+            )
         for rotary in dict.fromkeys(c.local_rotary if w else c.rotary for w in c.windows):
             if c.rotary_dim:
                 self.tables[rotary] = self.rotary(rotary, "rotary" if not self.tables else "rotary.local")
@@ -137,7 +146,11 @@ class _Writer:
         x = self.norm(c.end("final_norm"), x) if "final_norm" in c.row.ends else x
         if c.projects:
             x = b.linear(x, self.weight(f"{c.end('project_out')}.weight"))
+        if c.row.output_scale:
+            x = b.mul(x, c.hidden**-0.5)
         bias = [self.weight(f"{c.end('head')}.bias")] if c.head_bias else []
+        if "logits_bias" in c.row.ends:
+            bias = [b.view(self.weight(c.end("logits_bias")), size=[c.vocab])]
         logits = b.linear(x, self.weight(f"{head}.weight"), *bias, name="scores")
         if c.logits_softcap:
             logits = b.mul(b.tanh(b.div(logits, c.logits_softcap)), c.logits_softcap)
@@ -168,10 +181,16 @@ class _Writer:
         if c.row.embed_scale:
             # Rounded to the type that is computed in, as in the reference.
             x = b.mul(x, float(np.asarray(c.hidden**0.5, self.dtype.numpy)))
+        x = self.positioned(x)
+        return self.norm(c.end("embed_norm"), x) if "embed_norm" in c.row.ends else x
+
+    def positioned(self, x: str) -> str:
+        """Return x plus the rows of the table of positions, if there is one."""
+        b, c = self.b, self.c
         if "positions" in c.row.ends:
             rows = b.add(self.positions, c.row.position_offset) if c.row.position_offset else self.positions
             x = b.add(x, b.embedding(self.weight(f"{c.end('positions')}.weight"), rows))
-        return self.norm(c.end("embed_norm"), str(x)) if "embed_norm" in c.row.ends else str(x)
+        return str(x)
 
     def window(self, window: int) -> int:
         """Return a layer's window; 0 if it hides nothing of a full cache."""
@@ -190,10 +209,33 @@ class _Writer:
             seen = b.le(keys, queries, name="mask_all" if window else "mask")
             if window:
                 seen = b.logical_and(seen, b.gt(keys, b.sub(queries, window)), name="mask_window")
-            if c.slopes:
-                seen = b.where(seen, self.alibi(keys, queries), -math.inf, name="mask_bias")
+            if c.slopes or c.buckets:
+                biases = self.alibi(keys, queries) if c.slopes else self.learned_biases(keys, queries)
+                seen = b.where(seen, biases, -math.inf, name="mask_bias")
             self.masks[window] = seen
         return self.masks[window]
+
+    def lengths_mask(self, lengths: str, capacity: int) -> str:
+        """Return which of ``capacity`` keys each text has: the first ones."""
+        b, n = self.b, self.batch
+        size = [1, 1] if n == 1 else [n, 1, 1, 1]
+        return str(b.lt(b.arange(end=capacity, dtype=DType.INT64), b.view(lengths, size=size)))
+
+    def learned_biases(self, keys: str, queries: str) -> str:
+        """Return the learned biases of scores by their distance, dtype[heads, length, keys], with a batch before them where texts differ."""
+        b, c, buckets = self.b, self.c, self.c.buckets
+        assert buckets is not None
+        table = self.weight(f"{c.layer(0)}.{c.row.parts['relative_bias']}.weight")
+        of_distances = b.embedding(table, b.constant(buckets.of_distances(), name="buckets"))
+        longest = buckets.longest
+        distances = b.clamp(b.sub(keys, queries), -longest, longest if buckets.both else 0)
+        shape = b.spec(distances).shape
+        rows = b.view(b.add(distances, longest), size=[-1])
+        biases = b.index_select(b.permute(of_distances, dims=[1, 0]), rows, dim=1)
+        if len(shape) == 2:
+            return str(b.view(biases, size=[c.heads, *shape]))
+        biases = b.view(biases, size=[c.heads, shape[0], *shape[2:]])
+        return str(b.permute(biases, dims=[1, 0, 2, 3]))
 
     def alibi(self, keys: str, queries: str) -> str:
         """Return the biases of scores, float32[heads, length or 1, capacity], with a batch before them where texts differ."""
@@ -233,12 +275,13 @@ class _Writer:
             x = b.add(x, attended)
         else:
             x = self.part_norm(i, "attention_sum_norm", b.add(x, attended))
+            x = self.crossed(i, x) if "cross_q" in row.parts else x
             y = self.part_norm(i, "mlp_norm", x)
         x = b.add(x, self.part_norm(i, "post_mlp_norm", self.feed_forward(i, y)))
         return self.part_norm(i, "mlp_sum_norm", x)
 
     def attention(self, i: int, x: str) -> str:
-        b, c, n, s = self.b, self.c, self.batch, self.length
+        b, c = self.b, self.c
         if c.latent is not None:
             expand = self.weight(f"{c.layer(i)}.{c.row.parts['kv_b']}.weight")
             y = latent_attention(
@@ -248,10 +291,36 @@ class _Writer:
         q, k, v = self.projections(i, x)
         if c.rotary_dim:
             q, k = (self.rotated(i, projection) for projection in (q, k))
-        caches = [self.cached(f"{name}.{i}", new) for name, new in (("keys", k), ("values", v))]
-        y = self.attended(i, q, *caches)
-        y = b.view(b.permute(y, dims=[0, 2, 1, 3]), size=[n, s, c.heads * c.head_dim])
-        return self.linear(i, "o", y)
+        y = self.attended(i, q, *self.kept(i, k, v))
+        return self.linear(i, "o", self.merged(y))
+
+    def kept(self, i: int, keys: str, values: str) -> tuple[str, str]:
+        """Return the caches of a layer with new keys and values."""
+        return self.cached(f"keys.{i}", keys), self.cached(f"values.{i}", values)
+
+    def merged(self, y: str) -> str:
+        """[batch, heads, length, size] -> [batch, length, heads * size]"""
+        b, c = self.b, self.c
+        return str(
+            b.view(b.permute(y, dims=[0, 2, 1, 3]), size=[self.batch, self.length, c.heads * c.head_dim])
+        )
+
+    def crossed(self, i: int, x: str) -> str:
+        """Return x with attention over the encoder's output, whose keys and values are states."""
+        b, c = self.b, self.c
+        assert c.encoder is not None
+        y = self.part_norm(i, "cross_norm", x)
+        q = self.heads(i, "cross_q", self.linear(i, "cross_q", y), c.heads)
+        caches = [self.source_state(name, i, self.batch) for name in SOURCE]
+        y = self.merged(str(b.attention(q, *caches, self.source_mask, scale=c.scale)))
+        return self.part_norm(i, "cross_sum_norm", b.add(x, self.linear(i, "cross_o", y)))
+
+    def source_state(self, name: str, i: int, texts: int) -> str:
+        """Return the state of a layer's keys or values of the encoder's output."""
+        c = self.c
+        assert c.encoder is not None
+        size = f"[{texts}, {c.kv_heads}, {c.encoder.max_positions}, {c.head_dim}]"
+        return str(self.b.state(f"{name}.{i}", f"{self.dtype.value}{size}"))
 
     def attended(self, i: int, q: str, keys: str, values: str) -> str:
         """Return the attention of a layer's queries over its cache."""
@@ -407,7 +476,7 @@ class _Writer:
 class _LatentLayer:
     """The parts of one layer with latent attention."""
 
-    writer: _Writer
+    writer: GraphWriter
     index: int
 
     def linear(self, part: str, x: str) -> str:

@@ -28,7 +28,7 @@ from ..program.recipe_check import recipe_bytes
 from ..runtime import DeviceBuffer, Executor, NullBackend, Weights
 from ..runtime.execution.demands import SETTLED
 from ..types import DType
-from .build import DECODE, build_program, check_capacity
+from .build import DECODE, build_program, check_capacity, with_source
 from .checkpoint.config import DecoderConfig
 from .decoder import decoder_graph
 from .generate import computed_in
@@ -96,6 +96,7 @@ def dispatch_table(
     if notes:
         _log.warning("dispatches: %s", "; ".join(notes))
     check_capacity(config, capacity, "dispatches")
+    config = with_source(config, None, "dispatches")
     meanings = {p.name: p.meaning for p in PASSES}
     graph = decoder_graph(config, length=1, capacity=capacity, dtype=dtype)
     keeps_composites = dtype is not DType.FLOAT32

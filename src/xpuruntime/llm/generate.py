@@ -22,12 +22,9 @@ from dataclasses import replace
 from typing import Any, TypeVar, overload
 
 from ..errors import (
-    BuildError,
     InputError,
-    KernelRefused,
     PolicyError,
     PrecisionUnavailable,
-    UnavailableError,
 )
 from ..faults import contained, foreign
 from ..inference.native.executor_evidence import Observations
@@ -44,11 +41,13 @@ from ..runtime import Weights, load_weights
 from ..storage.store import Store
 from ..targets import DeviceId
 from ..types import DType
-from .answers import Completion, Piece, Prompt
-from .build import BUCKETS, entry_lengths
+from .answers import Completion, Piece, Prompt, Source
+from .build import BUCKETS, entry_lengths, with_source
+from .checkpoint.data import Checkpoint
 from .checkpoint.reader import open_checkpoint
 from .decoding.answer import AnswerState, checked_token
 from .decoding.beams import beam_search
+from .decoding.sources import source_rows
 from .decoding.texts import AnswerTexts
 from .decoding.words import GenerationOptions, speculation_of
 from .programs import DecoderPrograms
@@ -75,6 +74,8 @@ class Generator:
     threads:  as for ``Executor``.
     cache_dir: folder of the store, which keeps the programs; default XPU_CACHE_DIR.
     on_progress: receives a line of text for each step of opening.
+    source_capacity: of an encoder-decoder: tokens of the longest prompt, which its encoder reads. Default: 512, or the model's maximum if
+              that is less. ``capacity`` is then the size of the decoder's cache.
 
     Raises ModelError, BuildError, PolicyError, UnavailableError.
     """
@@ -94,9 +95,10 @@ class Generator:
         threads: int | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
         on_progress: Callable[[str], object] | None = None,
+        source_capacity: int | None = None,
     ) -> None:
         say = on_progress or _silent
-        self.checkpoint = open_checkpoint(model)
+        self.checkpoint = _sized(open_checkpoint(model), source_capacity)
         self.config = config = self.checkpoint.config
         self.request = demands = demanded("Generator", {}, policy)
         self.arguments = {k: str(v) for k, v in (("target", device), ("precision", dtype)) if v is not None}
@@ -123,9 +125,7 @@ class Generator:
         target = target or own_target(DeviceId.parse(device))
         self.programs = DecoderPrograms(
             self.checkpoint,
-            capacity=self.capacity,
-            batch=batch,
-            dtype=self.dtype,
+            sizes={"capacity": self.capacity, "batch": batch, "dtype": self.dtype},
             target=target,
             demands=demands,
             store=Store(cache_dir, mode="" if execution.caching is not False else "off"),
@@ -134,15 +134,10 @@ class Generator:
         options = {"batch": batch, "vocab": config.vocab, "dtype": self.dtype, "target": target}
         options |= {"device": device, "threads": threads, "further": self._further}
         say("compiling, unless the store has the program")
-        self.program: CompiledProgram = self.programs.get(entries)
-        try:
-            self.weights, self.steps = self._loaded(options, say)
-        except (KernelRefused, UnavailableError, BuildError):
-            # A library that the program of the store calls may be gone.
-            if not self.programs.opened[tuple(entries)].from_store:
-                raise
-            self.program = self.programs.get(entries, fresh=True)
-            self.weights, self.steps = self._loaded(options, say)
+        self.program: CompiledProgram
+        self.program, (self.weights, self.steps) = self.programs.load(
+            entries, lambda program: self._loaded(program, options, say)
+        )
         self.decode, self.prefill, self.states = self.steps.decode, self.steps.prefill, self.steps.states
         self._texts = AnswerTexts(self.checkpoint, self.capacity)
         self._lock = threading.Lock()
@@ -150,14 +145,16 @@ class Generator:
         self._threads, self.drafts = threads, Drafts()
         self._assistants: dict[Any, Generator] = {}
 
-    def _loaded(self, options: Mapping[str, Any], say: Callable[[str], object]) -> tuple[Weights, Steps]:
-        """Return the weights of the program, and its executors."""
+    def _loaded(
+        self, program: CompiledProgram, options: Mapping[str, Any], say: Callable[[str], object]
+    ) -> tuple[Weights, Steps]:
+        """Return the weights of a program, and its executors."""
         weights, self._kept = self.programs.weights(
-            self.program,
+            program,
             self.device,
             lambda done, total: say(f"loading weights: {done / max(total, 1):.0%}"),
         )
-        return weights, Steps(self.program, weights, **options)
+        return weights, Steps(program, weights, **options)
 
     def _further(self, entry: str) -> tuple[CompiledProgram, Weights]:
         """Return the program of one more entry point, and its weights, which are those of the first program."""
@@ -187,6 +184,15 @@ class Generator:
     def tokens(self, prompt: Prompt) -> list[int]:
         """Return a prompt as tokens. Raises InputError if it is empty, has unknown tokens, or needs a tokenizer that is missing."""
         return self._texts.tokens(prompt)
+
+    def encode(self, prompt: Prompt) -> Array:
+        """Return the output of an encoder-decoder's encoder for one prompt, [length, hidden]. ``read`` and ``step`` then continue the decoder's
+        text from it. Raises InputError if the model has no encoder.
+        """
+        if self.config.encoder is None:
+            raise InputError(f"language model {self.checkpoint.name}", "has no encoder")
+        source = self._texts.source(prompt)
+        return self.steps.encode([source])[0]
 
     @overload
     def generate(
@@ -219,7 +225,7 @@ class Generator:
         options = self._options(words)
         if on_piece is not None and (options.samples > 1 or options.num_beams > 1):
             raise InputError("generate", "supports on_piece for a single answer without beam search only")
-        answers = self._answers([self.tokens(prompt)], on_piece, options)  # type: ignore[arg-type]
+        answers = self._answers([self._texts.source(prompt)], on_piece, options)  # type: ignore[arg-type]
         return answers if options.samples > 1 else answers[0]
 
     def generate_batch(self, prompts: Sequence[Prompt], **words: Any) -> list[Completion]:
@@ -227,7 +233,7 @@ class Generator:
         prompt up to rounding; ``BatchGenerator`` with ``batch_invariant`` gives equal bits. Words are those of ``generate``.
         """
         options = self._options(words)
-        return self._answers([self.tokens(p) for p in prompts], None, options)
+        return self._answers([self._texts.source(p) for p in prompts], None, options)
 
     def stream(self, prompt: Prompt, **words: Any) -> Iterator[Piece]:
         """Generate tokens one at a time. Greedy unless a temperature is given. Words are those of transformers' ``GenerationConfig``:
@@ -240,6 +246,10 @@ class Generator:
         stops, eos_token_id: tokens that end the answer. Default: the model's.
         stop_strings:      texts that end the answer, which does not contain them.
         bad_words_ids, suppress_tokens, no_repeat_ngram_size: what the answer may not contain.
+        decoder_input_ids: of an encoder-decoder: tokens that the answer begins with. Default: the model's start token.
+        language, task:    of a model that reads speech of many languages, such as ``"en"`` and ``"transcribe"``.
+        forced_bos_token_id, forced_eos_token_id, begin_suppress_tokens: the first and the last token, and what the first is not. With
+                           ``suppress_tokens``, an encoder-decoder has the checkpoint's, and None removes one.
         logprobs:          number of most likely tokens whose log probabilities are returned for each position, next to that of the token.
         prompt_lookup_num_tokens, max_matching_ngram_size: speculative decoding: this number of tokens is guessed from what followed earlier
                            occurrences of the last tokens (at most 2 by default), and checked in one run.
@@ -250,19 +260,22 @@ class Generator:
         options = self._options(words)
         if options.samples > 1 or options.num_beams > 1:
             raise InputError("stream", "supports one answer without beam search", do="Call generate.")
-        states = self._texts.states([self.tokens(prompt)], options)
+        states = self._texts.states([self._texts.source(prompt)], options)
         return (piece for _, piece in self._held(lambda: self._pieces(states)))
 
     def _options(self, words: Mapping[str, Any]) -> GenerationOptions:
         """Return the checked options of a call. A policy's speculation applies unless the call has its own, or searches by beams."""
         options = self._texts.options(words)
-        if options.num_beams > 1 or options.drafts:
-            return options
-        return replace(options, **self._speculation)
+        if options.num_beams == 1 and not options.drafts:
+            options = replace(options, **self._speculation)
+        if options.drafts and self.steps.encoders:
+            who = f"language model {self.checkpoint.name}"
+            raise InputError(who, "is an encoder-decoder, which does not support speculative decoding")
+        return options
 
     def _answers(
         self,
-        texts: list[list[int]],
+        texts: Sequence[Source],
         on_piece: Callable[[str], object] | None,
         options: GenerationOptions,
     ) -> list[Completion]:
@@ -323,6 +336,8 @@ class Generator:
         # Token and position of the next cache row of each text. Those of a finished text no longer change.
         tokens, positions = [s.prompt[-1] for s in states], [len(s.prompt) - 1 for s in states]
         live = set(range(len(states)))
+        if sources := [s.source for s in states if s.source is not None]:
+            self.steps.encode(sources)
         self.steps.read([s.prompt for s in states])
         options = states[0].options
         most_likely, on_device, counts = options.most_likely, options.on_device, options.counts
@@ -331,11 +346,13 @@ class Generator:
         while True:
             for row in sorted(live):
                 state = states[row]
-                token = (
-                    checked_token(int(self.steps.token[row]))
-                    if selected
-                    else state.pick(self.steps.logits[row])
-                )
+                token = state.forced
+                if token is None:
+                    token = (
+                        checked_token(int(self.steps.token[row]))
+                        if selected
+                        else state.pick(self.steps.logits[row])
+                    )
                 if most_likely and not math.isfinite(self.steps.logits[row, token]):
                     token = checked_token(NO_TOKEN)  # argmax returns a token even if logits are NaN
                 piece = state.accept(token, self.steps.logits[row])
@@ -380,15 +397,16 @@ class Generator:
         same = model.config.vocab == self.config.vocab
         if ours is not None and theirs is not None and ours is not theirs:
             same = ours.tokenizer.get_vocab() == theirs.tokenizer.get_vocab()
-        if not same:
+        if not same or model.steps.encoders:
             do = "Give a smaller model of the same family, with the same tokenizer."
             raise InputError(
                 who, "needs an assistant_model with the same tokens", got=model.checkpoint.name, do=do
             )
         return model
 
-    def _beams(self, prompt: list[int], options: GenerationOptions) -> Iterator[Completion]:
+    def _beams(self, text: Source, options: GenerationOptions) -> Iterator[Completion]:
         """Yield the best answers of a beam search."""
+        prompt, source = self._texts.begun(text, options)
         who, beams = f"language model {self.checkpoint.name}", options.num_beams
         if beams > self.steps.batch:
             do = f"Open the model with batch={beams} or more."
@@ -397,6 +415,8 @@ class Generator:
             )
         limit = min(options.limit(len(prompt)), self.capacity - len(prompt) + 1)
         start = first_token_time = time.perf_counter()
+        if source is not None:
+            self.steps.encode([source] * beams)
         logits = self.steps.read([prompt] * beams)
         first_token_time = time.perf_counter()
         position = len(prompt) - 1
@@ -409,14 +429,15 @@ class Generator:
 
         answers = beam_search(prompt, options, limit, logits, advance)[: options.samples]
         seconds = (first_token_time - start, time.perf_counter() - first_token_time)
-        text = self.checkpoint.text
+        codec = self.checkpoint.text
+        rows = len(prompt) if source is None else source_rows(source)
         for answer in answers:
             stopped = bool(answer.tokens) and answer.tokens[-1] in options.stop_tokens
             tokens = answer.tokens[:-1] if stopped else answer.tokens
             full = len(answer.tokens) == limit < options.limit(len(prompt))
             finish = "stop" if stopped else "capacity" if full else "length"
-            shown = "" if text is None else text.decode(tokens)
-            yield Completion(tokens, shown, len(prompt), finish, *seconds, score=answer.score)
+            shown = "" if codec is None else codec.decode(tokens)
+            yield Completion(tokens, shown, rows, finish, *seconds, score=answer.score)
 
     # ── steps ──
 
@@ -445,6 +466,12 @@ class Generator:
 def _known_by(source: Any) -> Any:
     """Return what a draft model is remembered by: its path, or the module itself."""
     return str(source) if isinstance(source, str | os.PathLike) else id(source)
+
+
+def _sized(checkpoint: Checkpoint, source_capacity: int | None) -> Checkpoint:
+    """Return the checkpoint for sources of up to this length. Raises BuildError."""
+    config = with_source(checkpoint.config, source_capacity, f"language model {checkpoint.name}")
+    return replace(checkpoint, config=config)
 
 
 def _silent(text: str) -> None:
@@ -510,9 +537,8 @@ def _completion(state: AnswerState, pieces: Sequence[Piece], prefill_s: float, d
     count = len(state.tokens) - stopped
     logprobs = tuple(p.logprob for p in pieces[:count] if p.logprob is not None)
     text, finish = "".join(p.text for p in pieces), pieces[-1].finish
-    return Completion(
-        tuple(state.tokens[:count]), text, len(state.prompt), finish, prefill_s, decode_s, logprobs
-    )
+    rows = len(state.prompt) if state.source is None else source_rows(state.source)
+    return Completion(tuple(state.tokens[:count]), text, rows, finish, prefill_s, decode_s, logprobs)
 
 
 def _is_batch(prompt: Prompt | Sequence[Prompt]) -> bool:
@@ -530,13 +556,13 @@ def generate(model: Any, prompt: Prompt | Sequence[Prompt], **options: Any) -> C
     """Generate the answer of a model to a prompt, or one answer to each of a list of prompts.
 
     model: a checkpoint's folder, a GGUF file, a transformers model, or a Generator (for several answers, which opens the model once).
-    Options are those of ``Generator`` (capacity, batch, dtype, buckets, policy, device, target, threads, cache_dir, on_progress) and of
-    ``Generator.stream``.
+    Options are those of ``Generator`` (capacity, batch, dtype, buckets, policy, device, target, threads, cache_dir, on_progress,
+    source_capacity) and of ``Generator.stream``.
     """
     opening_options = {
         k: options.pop(k)
         for k in (
-            "capacity", "batch", "dtype", "buckets", "policy", "device", "target", "threads", "cache_dir", "on_progress",
+            "capacity", "batch", "dtype", "buckets", "policy", "device", "target", "threads", "cache_dir", "on_progress", "source_capacity",
         )
         if k in options
     }  # fmt: skip

@@ -15,13 +15,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from .. import __version__
 from ..codegen.target import CodegenTarget
 from ..compiler.resolve import resolve_target
-from ..errors import FormatError, StoreError
+from ..errors import BuildError, FormatError, KernelRefused, StoreError, UnavailableError
 from ..inference.native.engine import compiler_facts
+from ..ir import Graph
 from ..kernels.user.kernel import named_digests
 from ..policies import Resolved
 from ..printable import logger
@@ -30,7 +31,6 @@ from ..runtime import Weights, load_weights
 from ..runtime.weights.kept import KeptWeights
 from ..storage.files import SETTLED_S, file_identity
 from ..storage.store import Store, digest
-from ..types import DType
 from .build import FUSIONS, build_program, entry_graph
 from .checkpoint.data import Checkpoint
 
@@ -38,6 +38,7 @@ __all__ = ["DecoderPrograms", "LoadedWeights", "OpenedProgram"]
 
 _log = logger("xpuruntime.session")
 _KIND = "artifact"
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,23 +62,24 @@ class LoadedWeights:
 class DecoderPrograms:
     """The programs of a checkpoint.
 
+    sizes:   words of ``graph`` besides the checkpoint's, such as ``capacity``.
     target:  what is compiled for; also what the key of the store names.
     demands: the policy. store: where programs are kept.
+    graph:   returns the graph of an entry point. Default: ``entry_graph``.
     """
 
     def __init__(
         self,
         checkpoint: Checkpoint,
         *,
-        capacity: int,
-        batch: int,
-        dtype: DType,
+        sizes: Mapping[str, Any],
         target: Any,
         demands: Resolved,
         store: Store,
+        graph: Callable[..., Graph] | None = None,
     ) -> None:
         self._checkpoint, self._demands, self._store = checkpoint, demands, store
-        self._sizes = {"capacity": capacity, "batch": batch, "dtype": dtype}
+        self._sizes, self._graph = dict(sizes), graph or entry_graph
         self._target: CodegenTarget = resolve_target(target)
         self.opened: dict[tuple[str, ...], OpenedProgram] = {}
         self.loaded: LoadedWeights | None = None
@@ -98,6 +100,21 @@ class DecoderPrograms:
                 self._keep(ingredients, program)
         self.opened[tuple(entries)] = OpenedProgram(program, found, time.perf_counter() - began)
         return program
+
+    def load(
+        self, entries: Sequence[str], load: Callable[[CompiledProgram], _T]
+    ) -> tuple[CompiledProgram, _T]:
+        """Return the program with these entry points, and the result of ``load``. A program of the store that cannot be loaded is replaced:
+        a library that it calls may be gone.
+        """
+        program = self.get(entries)
+        try:
+            return program, load(program)
+        except (KernelRefused, UnavailableError, BuildError):
+            if not self.opened[tuple(entries)].from_store:
+                raise
+            program = self.get(entries, fresh=True)
+            return program, load(program)
 
     def weights(
         self, program: CompiledProgram, device: Any, on_progress: Callable[[int, int], object] | None = None
@@ -142,7 +159,7 @@ class DecoderPrograms:
     def _compiled(self, entries: Sequence[str]) -> CompiledProgram:
         c = self._checkpoint
         graphs = {
-            e: entry_graph(e, c.config, **self._sizes, stored=c.specs, files=c.files, name=c.name)
+            e: self._graph(e, c.config, **self._sizes, stored=c.specs, files=c.files, name=c.name)
             for e in entries
         }
         level = self._demands.policy.execution.optimization_level

@@ -6,7 +6,7 @@ write the same values to the cache again. The texts of a batch may therefore dif
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -17,16 +17,24 @@ from ..protocols import Array
 from ..runtime import Executor, Weights
 from ..runtime.execution.demands import SETTLED
 from ..types import DType
-from .build import DECODE, SAMPLE, prefill_name, verify_name
-from .decoder import COUNTS
+from .build import DECODE, SAMPLE, encode_name, prefill_name, verify_name
+from .decoder import COUNTS, SOURCE
 from .reorder import reorder_program
 
 __all__ = ["Further", "Steps"]
 
 Further: TypeAlias = "Callable[[str], tuple[CompiledProgram, Weights]]"
 
+_CACHES = ("keys", "values", "latent")
+"""Kinds of states that belong to the decoder's texts."""
 _IDLE_SETTINGS, _IDLE_NUMBERS = (0.0, 1.0, float("inf"), 1.0, 0.0, 0.0), (0, 0, 0, 0, 0)
 """Operands of ``sample_token`` for rows without a text."""
+
+
+def _lengths(names: Collection[str], named: Callable[[int], str]) -> list[int]:
+    """Return the lengths of the entry points of one kind, ascending."""
+    lengths = (int(n.rpartition("_")[2]) for n in names if "_" in n)
+    return sorted(n for n in lengths if named(n) in names)
 
 
 class Steps:
@@ -45,7 +53,7 @@ class Steps:
     ) -> None:  # fmt: skip
         self.batch, self._vocab, self._dtype = batch, vocab, dtype
         self._target, self._device, self._threads = target, device, threads
-        self._reorder: Executor | None = None
+        self._reorders: dict[tuple[str, ...], Executor] = {}
         self._further = further
         self._opened: dict[str, Executor] = {}
         self.last: dict[str, list[Any]] = {}
@@ -55,10 +63,12 @@ class Steps:
         for entry in program.entries:
             if entry.name != DECODE and not entry.is_body:
                 self._open(program, entry.name)
-        lengths = sorted(int(n.rpartition("_")[2]) for n in self._opened if n.startswith("prefill_"))
+        lengths = _lengths(self._opened, prefill_name)
         self.prefill = {n: self._opened[prefill_name(n)] for n in lengths}
+        self.encoders = {n: self._opened[encode_name(n)] for n in _lengths(self._opened, encode_name)}
         for executor in self.executors:
             executor.bind(weights)
+        self._source: list[Array] = [np.ones(batch, np.int64)] if self.encoders else []
         self.token = np.zeros(batch, np.int64)
         self.logits = np.zeros((batch, vocab), dtype.numpy)
         self._checked = np.zeros((0, vocab), dtype.numpy)
@@ -90,6 +100,39 @@ class Steps:
         """Return the executors that are open: that of decode, those of the prefill lengths, then those that were made when needed."""
         return tuple(self._opened.values())
 
+    def encode(self, sources: Sequence[Sequence[int] | Array]) -> list[Array]:
+        """Encode a text, or frames of audio, [features, frames], for each text of the batch. Return the encoder's outputs, [length, hidden].
+
+        A source that several texts share (the same object) is encoded once.
+        """
+        first = [next(i for i, s in enumerate(sources) if s is source) for source in sources]
+        outputs = {i: self._encoded(sources[i], i) for i in dict.fromkeys(first)}
+        counts = [len(outputs[i]) for i in first]
+        self._source = [np.array([*counts, *[1] * (self.batch - len(counts))], np.int64)]
+        if first != list(range(len(first))):
+            self._gather(first, SOURCE)
+        return [outputs[i] for i in first]
+
+    def _encoded(self, source: Sequence[int] | Array, row: int) -> Array:
+        """Encode one source for the text of a row."""
+        if isinstance(source, np.ndarray):
+            count, inputs = source.shape[1] // 2, source[None].astype(self.logits.dtype)
+        else:
+            count = len(source)
+        length = next(n for n in self.encoders if n >= count)
+        if not isinstance(source, np.ndarray):
+            inputs = np.zeros((1, length), np.int64)
+            inputs[0, :count] = source
+        executor = self.encoders[length]
+        encoded = np.zeros((1, length, self._hidden(executor)), self.logits.dtype)
+        self._run(executor, [inputs, np.array([count], np.int64), np.array([row], np.int64)], [encoded])
+        return encoded[0, :count]
+
+    @staticmethod
+    def _hidden(executor: Executor) -> int:
+        """Return the size of a row of the encoder's output."""
+        return int(executor.entry.outputs[0].shape[2])  # type: ignore[arg-type]
+
     def read(self, texts: Sequence[Sequence[int]], start: int = 0) -> Array:
         """Prefill texts from position ``start``. Return the logits of the next token of each (valid until the next step)."""
         texts = self._padded(texts)
@@ -101,7 +144,7 @@ class Steps:
             positions = np.array(rows, np.int64) + start
             last = np.arange(1, self.batch + 1, dtype=np.int64) * length - 1
             executor = self.decode if length == 1 else self.prefill[length]
-            self._run(executor, [tokens, positions, last], [self.token, self.logits])
+            self._run(executor, [tokens, positions, *self._source, last], [self.token, self.logits])
             position += length
         return self.logits
 
@@ -110,7 +153,7 @@ class Steps:
         idle = [0] * (self.batch - len(tokens))
         columns = [np.array([*x, *idle], np.int64)[:, None] for x in (tokens, positions)]
         last = np.arange(self.batch, dtype=np.int64)
-        self._run(self.decode, [*columns, last], [self.token, self.logits])
+        self._run(self.decode, [*columns, *self._source, last], [self.token, self.logits])
         return self.logits
 
     def verify(self, tokens: Sequence[int], start: int, length: int) -> Array:
@@ -146,7 +189,7 @@ class Steps:
             np.array([*numbers, *[_IDLE_NUMBERS] * idle], np.int64),
         ]
         last = np.arange(self.batch, dtype=np.int64)
-        self._run(self.executor(SAMPLE), [*columns, last, *rows], [self.token])
+        self._run(self.executor(SAMPLE), [*columns, *self._source, last, *rows], [self.token])
         return self.token
 
     def write_counts(self, rows: Sequence[Array]) -> None:
@@ -157,21 +200,25 @@ class Steps:
         self.states.write(COUNTS, counts)
 
     def reorder(self, rows: Sequence[int]) -> None:
-        """Give text i the cache of text ``rows[i]``. Texts beyond ``rows`` keep theirs."""
+        """Give text i the cache of text ``rows[i]``, but not the encoder's output. Texts beyond ``rows`` keep theirs."""
         if list(rows) == list(range(len(rows))):
             return
-        if self._reorder is None:
-            refs = [s for s in self.decode.program.states if s.name != COUNTS]
+        self._gather(rows, _CACHES)
+
+    def _gather(self, rows: Sequence[int], kinds: tuple[str, ...]) -> None:
+        """Give text i the states of these kinds of text ``rows[i]``."""
+        if kinds not in self._reorders:
+            refs = [s for s in self.decode.program.states if s.name.partition(".")[0] in kinds]
             program = reorder_program(refs, self.batch, self._target)
-            self._reorder = Executor(
+            self._reorders[kinds] = Executor(
                 program, self._device, threads=self._threads, contexts=1, states=self.states, policy=SETTLED
             )
         everyone = [*rows, *range(len(rows), self.batch)]
-        self._reorder.run_arrays([np.array(everyone, np.int64)], [])
+        self._reorders[kinds].run_arrays([np.array(everyone, np.int64)], [])
 
     def close(self) -> None:
         """Close the executors."""
-        for executor in (*self.executors, *([self._reorder] if self._reorder else [])):
+        for executor in (*self.executors, *self._reorders.values()):
             executor.close()
 
     def _padded(self, texts: Sequence[Sequence[int]]) -> list[Sequence[int]]:

@@ -407,7 +407,7 @@ def test_without_the_policy_sizes_of_steps_differ(model: Any) -> None:
     """What the policy is for: the mutation of one size into several is noticed."""
     words = {"max_new_tokens": 10, "logprobs": 97}
     with BatchGenerator(model, texts=64, capacity=40, block_size=8) as batch:
-        assert batch.steps.sizes == (1, 8, 64)
+        assert batch.steps.sizes == (1, 8, 16, 32, 64)
         alone = [bits(batch.submit(t, **words).result()) for t in prompts(8, 24)]
         assert [bits(a) for a in batch.generate(prompts(8, 24), **words)] != alone
 
@@ -415,3 +415,21 @@ def test_without_the_policy_sizes_of_steps_differ(model: Any) -> None:
 def test_a_generator_with_a_batch_refuses_the_demand(model: Any) -> None:
     with pytest.raises(PolicyError, match="does not support batch_invariant with a batch"):
         Generator(model, capacity=32, buckets=(8,), batch=2, policy=INVARIANT)
+
+
+# ── programs ──
+
+
+def test_a_second_start_compiles_nothing(model: Any, tmp_path: Path) -> None:
+    words = {"max_new_tokens": 6, "temperature": 1.0, "seed": 3}
+    answers, found = [], []
+    for _ in range(2):
+        with BatchGenerator(model, **SIZES, cache_dir=tmp_path) as batch:
+            assert not any(e.startswith("sample") for e in batch.steps.executors)
+            answers.append(batch.submit(prompt(9), **words).result().tokens)
+            assert {e.partition("_")[0] for e in batch.steps.executors} == {"decode", "sample"}
+            found.append([o.from_store for o in batch.programs.opened.values()])
+    assert answers[0] == answers[1]
+    assert found == [[False, False], [True, True]]
+    with BatchGenerator(model, **{**SIZES, "cache_tokens": 112}, cache_dir=tmp_path) as other:
+        assert not any(o.from_store for o in other.programs.opened.values())

@@ -1,21 +1,20 @@
-"""batch_graphs: one step of a decoder over a paged cache, for several numbers of tokens."""
+"""The graphs of a batch: one step of a decoder over a paged cache, for several numbers of tokens."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...ir import Graph
 from ...types import DType
-from ..build import DECODE, SAMPLE
+from ..build import SAMPLE
 from ..checkpoint.config import DecoderConfig
 from ..decoder import decoder_graph
 from ..paged import PagedCache
 
-__all__ = ["batch_graphs", "cache_bytes_per_token", "entry_name", "step_sizes"]
+__all__ = ["batch_entry_graph", "cache_bytes_per_token", "entry_name", "step_sizes"]
 
-_GROWTH = 8
-"""Factor between step sizes."""
+_FEW = 8
+"""Rows that products read in the time of one, as the weights are read once."""
 
 
 def entry_name(kind: str, tokens: int) -> str:
@@ -24,32 +23,29 @@ def entry_name(kind: str, tokens: int) -> str:
 
 
 def step_sizes(step_tokens: int) -> tuple[int, ...]:
-    """Return the numbers of tokens for which steps are compiled: 1, 8, 64 ... and ``step_tokens``."""
-    sizes, size = [], 1
+    """Return the numbers of tokens for which steps are compiled: 1, 8, 16, 32 ... and ``step_tokens``."""
+    sizes, size = [1] if step_tokens > 1 else [], _FEW
     while size < step_tokens:
         sizes.append(size)
-        size *= _GROWTH
+        size *= 2
     return (*sizes, step_tokens)
 
 
-def batch_graphs(
-    config: DecoderConfig, cache: PagedCache, *, sizes: Sequence[int], texts: int, **words: Any
-) -> Mapping[str, Graph]:
-    """Return a graph per entry point: for each size one that returns logits, and one that samples. ``words``: as for ``decoder_graph``."""
-    return {
-        entry_name(kind, size): decoder_graph(
-            config,
-            length=1,
-            capacity=cache.capacity,
-            batch=size,
-            paged=cache,
-            texts=min(size, texts),
-            sampling=kind == SAMPLE,
-            **words,
-        )
-        for kind in (DECODE, SAMPLE)
-        for size in sizes
-    }
+def batch_entry_graph(
+    entry: str, config: DecoderConfig, *, cache: PagedCache, texts: int, **words: Any
+) -> Graph:
+    """Return the graph of a step by its name: ``decode_N`` returns logits, ``sample_N`` samples. ``words``: as for ``decoder_graph``."""
+    kind, _, size = entry.partition("_")
+    return decoder_graph(
+        config,
+        length=1,
+        capacity=cache.capacity,
+        batch=int(size),
+        paged=cache,
+        texts=min(int(size), texts),
+        sampling=kind == SAMPLE,
+        **words,
+    )
 
 
 def cache_bytes_per_token(config: DecoderConfig, dtype: DType) -> int:

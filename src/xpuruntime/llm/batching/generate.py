@@ -17,6 +17,7 @@ are rounded in an order that depends on the size of a step.
 from __future__ import annotations
 
 import math
+import os
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,18 +30,22 @@ from ...inference.native.targets import own_target
 from ...ir.interp.sampling import NO_TOKEN
 from ...policies.entrances import demanded
 from ...printable import logger
-from ...runtime import load_weights
+from ...program.program import CompiledProgram
+from ...runtime import Weights, load_weights
+from ...storage.store import Store
 from ...targets import DeviceId
 from ...types import DType
 from ..answers import Completion, Piece, Prompt
-from ..build import FUSIONS, build_program, check_capacity
+from ..build import DECODE, check_capacity
 from ..checkpoint.reader import open_checkpoint
 from ..decoding.answer import checked_token
 from ..decoding.texts import AnswerTexts
+from ..decoding.words import GenerationOptions
 from ..generate import computed_in, device_for
 from ..paged import PagedCache
+from ..programs import DecoderPrograms
 from .answer import CANCELLED, BatchAnswer
-from .build import batch_graphs, cache_bytes_per_token, step_sizes
+from .build import batch_entry_graph, cache_bytes_per_token, entry_name, step_sizes
 from .scheduler import BatchText, Scheduler
 from .steps import BatchSteps
 
@@ -90,7 +95,7 @@ class BatchGenerator:
     block_size:     tokens of a block of the cache.
     step_tokens:    maximum tokens of a step. Prompts are computed in chunks of at most this length. Default: 64, or ``texts`` if that is more.
     share_prefixes: texts that begin alike share blocks of the cache.
-    dtype, device, policy, target, threads: as for ``Generator``.
+    dtype, device, policy, target, threads, cache_dir: as for ``Generator``.
 
     Methods may be called from several threads. Raises ModelError, BuildError, PolicyError, UnavailableError.
     """
@@ -112,6 +117,7 @@ class BatchGenerator:
         device: Any = None,
         target: Any = None,
         threads: int | None = None,
+        cache_dir: str | os.PathLike[str] | None = None,
     ) -> None:
         self.checkpoint = open_checkpoint(model)
         self.config = config = self.checkpoint.config
@@ -120,6 +126,8 @@ class BatchGenerator:
             raise BuildError(
                 who, "has position biases (ALiBi), which batches do not support", do="Use a Generator."
             )
+        if config.encoder is not None:
+            raise BuildError(who, "has an encoder, which batches do not support", do="Use a Generator.")
         demands = demanded("Generator", {}, policy)
         if named := demands.policy.execution.options_for("native"):
             do = "Open the model as a Generator, or remove them."
@@ -135,12 +143,6 @@ class BatchGenerator:
         if step_tokens < texts:
             do = f"Give step_tokens={texts} or more, or fewer texts."
             raise BuildError(who, f"needs a token of each of {texts} texts in a step", got=step_tokens, do=do)
-        words = {
-            "dtype": self.dtype,
-            "stored": self.checkpoint.specs,
-            "files": self.checkpoint.files,
-            "name": self.checkpoint.name,
-        }
         per_token = cache_bytes_per_token(config, self.dtype)
         tokens = _cache_tokens(who, cache_tokens, cache_bytes, per_token)
         if capacity is None:
@@ -160,17 +162,31 @@ class BatchGenerator:
         self.cache_bytes = self.cache.rows * per_token
         self.batch_invariant = demands.policy.kernel.demands_batch_invariance()
         sizes = (step_tokens,) if self.batch_invariant else step_sizes(step_tokens)
-        graphs = batch_graphs(config, self.cache, sizes=sizes, texts=texts, **words)
-        target = target or own_target(DeviceId.parse(device))
-        level = demands.policy.execution.optimization_level
-        self.program = build_program(
-            graphs, target=target, policy=demands, passes=FUSIONS if level is None else None
+        self.programs = DecoderPrograms(
+            self.checkpoint,
+            sizes={"cache": self.cache, "texts": texts, "dtype": self.dtype},
+            target=target or own_target(DeviceId.parse(device)),
+            demands=demands,
+            store=Store(cache_dir, mode="" if demands.policy.execution.caching is not False else "off"),
+            graph=batch_entry_graph,
         )
-        self.weights = load_weights(self.checkpoint.arrays, self.program, device)
-        self.steps = BatchSteps(
-            self.program, self.weights, self.cache, sizes=sizes, texts=texts, vocab=config.vocab,
-            dtype=self.dtype, device=device, threads=threads,
-        )  # fmt: skip
+
+        def further(entries: Sequence[str]) -> tuple[CompiledProgram, Weights]:
+            return self.programs.load(
+                entries,
+                lambda p: load_weights(self.checkpoint.arrays, p, device, shared=[self.weights]),
+            )
+
+        def loaded(program: CompiledProgram) -> tuple[Weights, BatchSteps]:
+            weights = load_weights(self.checkpoint.arrays, program, device)
+            steps = BatchSteps(
+                program, weights, self.cache, sizes=sizes, texts=texts, vocab=config.vocab, dtype=self.dtype, device=device,
+                threads=threads, further=further,
+            )  # fmt: skip
+            return weights, steps
+
+        entries = [entry_name(DECODE, size) for size in sizes]
+        self.program, (self.weights, self.steps) = self.programs.load(entries, loaded)
         self.scheduler = Scheduler(self.cache, texts=texts, step_tokens=step_tokens, share=share_prefixes)
         self._texts = AnswerTexts(self.checkpoint, capacity)
         self._answers: dict[BatchText, BatchAnswer] = {}
@@ -207,7 +223,7 @@ class BatchGenerator:
             for answer in answers:
                 answer.cancel()
 
-    def _submitted(self, texts: Sequence[Sequence[int]], options: Any) -> list[BatchAnswer]:
+    def _submitted(self, texts: Sequence[Sequence[int]], options: GenerationOptions) -> list[BatchAnswer]:
         if options.num_beams > 1:
             do = "Open the model as a Generator."
             raise InputError("a batch", "does not support beam search", got=options.num_beams, do=do)
@@ -217,6 +233,8 @@ class BatchGenerator:
         states = self._texts.states(texts, options)
         with self._lock:
             self._check_open()
+            if _samples(options):
+                self.steps.open_sampling()
             answers = []
             for state in states:
                 text = BatchText(list(state.prompt), self._arrivals)
@@ -243,7 +261,7 @@ class BatchGenerator:
             answers = [self._answers[c.text] for c in chunks if c.ends]
             options = [a.state.options for a in answers]
             greedy = all(o.most_likely for o in options)
-            sampled = not greedy and all(o.on_device and not o.counts for o in options)
+            sampled = not greedy and all(o.most_likely or _samples(o) for o in options)
             if sampled:
                 settings = [o.sampling.settings for o in options]
                 self.steps.run(chunks, settings, [a.state.numbers for a in answers])
@@ -347,6 +365,11 @@ class BatchGenerator:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _samples(options: GenerationOptions) -> bool:
+    """Return True if tokens are sampled where the model runs. Counts of tokens are on the host, as texts change their rows."""
+    return options.on_device and not options.counts and not options.most_likely
 
 
 def _check_positive(who: str, word: str, value: Any) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,26 +25,40 @@ _IDLE_SETTINGS, _IDLE_NUMBERS = (0.0, 1.0, float("inf"), 1.0, 0.0, 0.0), (0, 0, 
 class BatchSteps:
     """Steps of several sizes. A step runs in the smallest one that it fits.
 
+    further: returns a program with more entry points, and its weights.
+
     token, logits: results of the last step, one row for each chunk that ends, in their order.
     """
 
     def __init__(
         self, program: CompiledProgram, weights: Weights, cache: PagedCache, *, sizes: Sequence[int], texts: int, vocab: int,
-        dtype: DType, device: Any, threads: int | None,
+        dtype: DType, device: Any, threads: int | None, further: Callable[[Sequence[str]], tuple[CompiledProgram, Weights]],
     ) -> None:  # fmt: skip
         self.cache, self.sizes, self.texts = cache, tuple(sizes), texts
+        self._device, self._threads, self._further = device, threads, further
         self.executors: dict[str, Executor] = {}
-        self.states: Any = None
-        for kind in (DECODE, SAMPLE):
-            for size in sizes:
-                entry = entry_name(kind, size)
-                executor = Executor(
-                    program, device, threads=threads, entry=entry, contexts=1, states=self.states, policy=SETTLED
-                )  # fmt: skip
-                executor.bind(weights)
-                self.executors[entry], self.states = executor, executor.states
+        self._open(DECODE, program, weights)
         self.token = np.zeros(texts, np.int64)
         self.logits = np.zeros((texts, vocab), dtype.numpy)
+
+    def _open(self, kind: str, program: CompiledProgram, weights: Weights) -> None:
+        first = next(iter(self.executors.values()), None)
+        if first is not None:
+            first.states.include(program, first.backend)
+        for size in self.sizes:
+            entry = entry_name(kind, size)
+            states = None if first is None else first.states
+            executor = Executor(
+                program, self._device, threads=self._threads, entry=entry, contexts=1, states=states, policy=SETTLED
+            )  # fmt: skip
+            executor.bind(weights)
+            self.executors[entry], first = executor, first or executor
+
+    def open_sampling(self) -> None:
+        """Open the steps that sample, if they are not open. Raises the errors of ``compile``."""
+        entries = [entry_name(SAMPLE, size) for size in self.sizes]
+        if entries[0] not in self.executors:
+            self._open(SAMPLE, *self._further(entries))
 
     def run(
         self,

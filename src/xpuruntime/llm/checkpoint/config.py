@@ -10,6 +10,7 @@ from typing import Any
 
 from ...errors import ModelError
 from ...types import DType
+from ..families.biases import DistanceBuckets
 from ..families.family import ACTIVATIONS, DecoderFamily, rotary_share
 from ..families.fields import check_fields, flattened
 from ..families.table import FAMILIES
@@ -22,10 +23,11 @@ __all__ = ["DecoderConfig", "read_stops"]
 
 _MAX_LAYERS, _MAX_HEADS, _MAX_WIDTH, _MAX_WORDS = 4096, 1 << 16, 1 << 24, (1 << 31) - 1
 """Limits far above every known decoder. A larger value means that the file is damaged."""
+_MAX_BUCKETS = 2048
 FEED_FORWARD = ("gate", "up", "gate_up", "down")
 BLOCK_NORMS = (
     *("input_norm", "post_attention_norm", "attention_sum_norm"),
-    *("mlp_norm", "post_mlp_norm", "mlp_sum_norm"),
+    *("cross_norm", "cross_sum_norm", "mlp_norm", "post_mlp_norm", "mlp_sum_norm"),
 )
 _DTYPES = {"float32": DType.FLOAT32, "bfloat16": DType.BFLOAT16, "float16": DType.FLOAT16}
 
@@ -42,6 +44,9 @@ class DecoderConfig:
     windows:     keys that a query of each layer may see, its own included; 0: all before it.
     scale:       scale of attention scores. activation: a key of ``ACTIVATIONS``.
     slopes:      of each head by which scores fall with the distance of a key; empty without ALiBi.
+    buckets:     of distances, for learned biases of scores; None without.
+    encoder:     the encoder of an encoder-decoder; None without. start: the token that its decoder's texts begin with.
+    features:    features of a frame of audio, which an encoder reads; 0 if it reads tokens.
     clip:        largest absolute value of queries, keys and values; 0: any.
     attention_softcap, logits_softcap: c in c * tanh(x / c); 0: none.
     qkv_bias, out_bias, mlp_bias, head_bias: which linear layers have a bias. tied: the output layer is the embedding.
@@ -70,6 +75,10 @@ class DecoderConfig:
     scale: float
     activation: str
     slopes: tuple[float, ...] = ()
+    buckets: DistanceBuckets | None = None
+    encoder: DecoderConfig | None = None
+    start: int | None = None
+    features: int = 0
     clip: float = 0.0
     attention_softcap: float = 0.0
     logits_softcap: float = 0.0
@@ -102,7 +111,13 @@ class DecoderConfig:
             raise ModelError("language model", "has an unsupported model_type", got=repr(family)[:80], do=do)
         data = flattened(FAMILIES[family], data)
         check_fields(FAMILIES[family], data)
-        row, facts = FAMILIES[family].resolved({**FAMILIES[family].defaults, **data})
+        return cls._of(FAMILIES[family], family, data)
+
+    @classmethod
+    def _of(
+        cls, row: DecoderFamily, family: str, data: Mapping[str, Any], encodes: bool = False
+    ) -> DecoderConfig:
+        row, facts = row.resolved({**row.defaults, **data})
         heads = _size(row, facts, "num_attention_heads", _MAX_HEADS)
         hidden = _size(row, facts, "hidden_size", _MAX_WIDTH)
         kv_heads = _size(row, facts, "num_key_value_heads", heads, heads)
@@ -154,6 +169,10 @@ class DecoderConfig:
             experts=ExpertSizes.of(row.experts, facts, layers, partial(_size, row, facts))
             if row.experts
             else None,
+            buckets=_buckets(row, facts, encodes) if "relative_bias" in row.parts else None,
+            encoder=cls._of(row.encoder, family, data, encodes=True) if row.encoder else None,
+            start=_token(facts, "decoder_start_token_id") if row.encoder else None,
+            features=_size(row, facts, row.features, _MAX_WIDTH) if row.features else 0,
             tied=bool(facts.get("tie_word_embeddings", False)),
             stops=read_stops(facts.get("eos_token_id")),
             dtype=_DTYPES.get(dtype, DType.FLOAT32),
@@ -166,11 +185,16 @@ class DecoderConfig:
     def end(self, part: str) -> str:
         """Return the name of a weight outside of layers."""
         name = self.row.ends[part]
-        return name if part == "head" else self.base + name
+        return name if part in ("head", "logits_bias") else self.base + name
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shape of every weight by its name in a checkpoint."""
-        shapes: dict[str, tuple[int, ...]] = {f"{self.end('embed')}.weight": (self.vocab, self.embed)}
+        shapes: dict[str, tuple[int, ...]] = {}
+        if "embed" in self.row.ends:
+            shapes[f"{self.end('embed')}.weight"] = (self.vocab, self.embed)
+        for part, channels in (("conv1", self.features), ("conv2", self.hidden)):
+            if part in self.row.ends:
+                shapes |= _named(self.end(part), (self.hidden, channels, 3), (self.hidden,))
         if "embed_norm" in self.row.ends:
             shapes |= self._norm(self.end("embed_norm"), self.hidden)
         if self.projects:
@@ -184,8 +208,19 @@ class DecoderConfig:
         for i in range(self.layers):
             layer = sparse if self.sparse(i) else dense
             shapes |= {f"{self.layer(i)}.{name}": shape for name, shape in layer.items()}
+        if self.buckets is not None:
+            shapes[f"{self.layer(0)}.{self.row.parts['relative_bias']}.weight"] = (
+                self.buckets.count,
+                self.heads,
+            )
+        if self.encoder is not None:
+            shapes |= self.encoder.shapes()
         if "final_norm" in self.row.ends:
             shapes |= self._norm(self.end("final_norm"), self.hidden)
+        if "logits_bias" in self.row.ends:
+            shapes[self.end("logits_bias")] = (1, self.vocab)
+        if "head" not in self.row.ends:
+            return shapes
         head = _named(self.end("head"), (self.vocab, self.embed), (self.vocab,) if self.head_bias else None)
         if self.tied:
             del head[f"{self.end('head')}.weight"]
@@ -220,12 +255,17 @@ class DecoderConfig:
         """Return (outputs, inputs, bias) of each linear layer."""
         latent = self.latent.linears(self.hidden, self.heads, self.out_bias) if self.latent else {}
         q, kv, h, inner = self.heads * self.head_dim, self.kv_heads * self.head_dim, self.hidden, self.inner
+        keys_bias = self.qkv_bias and self.row.bias.get("k", True) is True
         return {
             "q": (q, h, self.qkv_bias),
-            "k": (kv, h, self.qkv_bias),
+            "k": (kv, h, keys_bias),
             "v": (kv, h, self.qkv_bias),
             "qkv": (q + 2 * kv, h, self.qkv_bias),
             "o": (h, q, self.out_bias),
+            "cross_q": (q, h, self.qkv_bias),
+            "cross_k": (kv, h, keys_bias),
+            "cross_v": (kv, h, self.qkv_bias),
+            "cross_o": (h, q, self.out_bias),
             "gate": (inner, h, self.mlp_bias),
             "up": (inner, h, self.mlp_bias),
             "gate_up": (2 * inner, h, self.mlp_bias),
@@ -250,12 +290,12 @@ def _named(name: str, weight: tuple[int, ...], bias: tuple[int, ...] | None) -> 
     return {f"{name}.weight": weight, **({f"{name}.bias": bias} if bias else {})}
 
 
-def read_stops(stops: Any) -> tuple[int, ...]:
-    """Return the tokens that end a text: none, one or several. Raises ModelError."""
+def read_stops(stops: Any, name: str = "eos_token_id") -> tuple[int, ...]:
+    """Return the tokens under a key: none, one or several. Raises ModelError."""
     tokens = () if stops is None else tuple(stops) if isinstance(stops, list | tuple) else (stops,)
     for stop in tokens:
         if isinstance(stop, bool) or not isinstance(stop, int) or not -1 <= stop <= _MAX_WORDS:
-            raise _wrong("eos_token_id", stop, "tokens")
+            raise _wrong(name, stop, "tokens")
     return tokens
 
 
@@ -274,6 +314,20 @@ def _activation(row: DecoderFamily, facts: Mapping[str, Any]) -> str:
         do = f"Supported: {', '.join(ACTIVATIONS)}."
         raise ModelError("language model", f"has an unsupported {name}", got=repr(value)[:80], do=do)
     return value
+
+
+def _buckets(row: DecoderFamily, facts: Mapping[str, Any], encodes: bool) -> DistanceBuckets:
+    count = _size(row, facts, "relative_attention_num_buckets", _MAX_BUCKETS)
+    longest = _size(row, facts, "relative_attention_max_distance", _MAX_BUCKETS)
+    if count % 4 or longest <= count // 2:
+        requirement = f"a multiple of 4 below twice the relative_attention_max_distance of {longest}"
+        raise _wrong("relative_attention_num_buckets", count, requirement)
+    return DistanceBuckets(count, longest, both=encodes)
+
+
+def _token(facts: Mapping[str, Any], name: str) -> int | None:
+    """Return the token under a key, the first of a list; None if it is absent."""
+    return next(iter(read_stops(facts.get(name), name)), None)
 
 
 def _rotary_dim(row: DecoderFamily, facts: Mapping[str, Any], head_dim: int) -> int:

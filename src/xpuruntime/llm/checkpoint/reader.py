@@ -19,13 +19,20 @@ from ...protocols import Array
 from ...storage.files import read_regular
 from ...storage.tensor_files import read_safetensors
 from ...types import DType, TensorSpec
+from ..families.family import DecoderFamily
 from .config import DecoderConfig, read_stops
 from .data import Checkpoint
 from .gguf_file import open_gguf
+from .positions import sinusoidal_positions
 from .text import open_text
 
 __all__ = ["Checkpoint", "open_checkpoint", "read_config"]
 
+_GENERATION = (
+    "decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id", "suppress_tokens", "begin_suppress_tokens", "bos_token_id",
+    "num_beams", "length_penalty", "early_stopping", "no_repeat_ngram_size", "min_length", "max_length", "bad_words_ids",
+)  # fmt: skip
+"""Words of a generation in the configs of encoder-decoders."""
 _WHOLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
@@ -65,6 +72,9 @@ def _from_folder(folder: Path) -> Checkpoint:
     if (folder / "generation_config.json").is_file():
         generation = _json(folder / "generation_config.json")
         config = replace(config, stops=tuple(dict.fromkeys((*config.stops, *_stops(generation)))))
+    elif config.encoder is not None:  # older folders have these words in their config
+        data = _json(folder / "config.json")
+        generation = {w: data[w] for w in _GENERATION if w in data}
     if (folder / _INDEX).is_file():
         shards = _json(folder / _INDEX).get("weight_map")
         if not isinstance(shards, dict):
@@ -87,7 +97,8 @@ def _from_folder(folder: Path) -> Checkpoint:
     embed = f"{config.end('embed')}.weight"
     if embed not in arrays and embed.removeprefix(config.base) in arrays:
         config = replace(config, base="")  # the checkpoint of a model without its output layer
-    config = with_experts(config, arrays)
+    config = with_shared(with_experts(config, arrays), arrays)
+    arrays |= computed_positions(config, arrays)
     checkpoint = Checkpoint(
         folder.resolve().name, config, arrays, _specs(arrays), files, folder, open_text(folder), generation,
         tuple(folder / file for file in sorted(set(files.values()))),
@@ -112,7 +123,7 @@ def _from_module(module: Any) -> Checkpoint:
     if config.tied and embed not in arrays and head in arrays:
         # The embedding and the output layer are one tensor, which the module may list under the latter's name.
         arrays[embed] = arrays.pop(head)
-    config = with_experts(config, arrays)
+    config = with_shared(with_experts(config, arrays), arrays)
     shapes = config.shapes()
     weights = {n: a for n, a in arrays.items() if n in shapes}
     words = getattr(module, "generation_config", None)
@@ -126,6 +137,36 @@ def with_experts(config: DecoderConfig, names: Collection[str]) -> DecoderConfig
         return config
     stored = config.experts.stored_as(config.row.experts, config.layer, names)
     return replace(config, experts=replace(config.experts, names=stored))
+
+
+def with_shared(config: DecoderConfig, names: Collection[str]) -> DecoderConfig:
+    """Return the config of an encoder-decoder with the output layer, the bias and the name of the embedding that a checkpoint's weights have."""
+    if config.encoder is None:
+        return config
+    row, encoder = config.row, replace(config.encoder, base=config.base)
+    ends = dict(row.ends)
+    if "logits_bias" in ends and config.end("logits_bias") not in names:
+        del ends["logits_bias"]
+    config = replace(
+        config,
+        row=_with_embedding(replace(row, ends=ends), config.base, names),
+        encoder=replace(encoder, row=_with_embedding(encoder.row, config.base, names)),
+    )
+    return replace(config, tied=f"{config.end('head')}.weight" not in names)
+
+
+def _with_embedding(row: DecoderFamily, base: str, names: Collection[str]) -> DecoderFamily:
+    """Return the row with the name that a checkpoint has for a side's embedding: its own, the common one, or the other side's."""
+    candidates = (*row.synonyms[:1], *([row.ends["embed"]] if "embed" in row.ends else []), *row.synonyms[1:])
+    embed = next((n for n in candidates if f"{base}{n}.weight" in names), None)
+    return row if embed is None else replace(row, ends={**row.ends, "embed": embed})
+
+
+def computed_positions(config: DecoderConfig, names: Collection[str]) -> dict[str, Array]:
+    """Return the tables of sines and cosines that a checkpoint omits."""
+    sides = [c for c in (config, config.encoder) if c is not None and c.row.sinusoidal]
+    shapes = {f"{c.end('positions')}.weight": (c.max_positions, c.hidden) for c in sides}
+    return {name: sinusoidal_positions(*shape) for name, shape in shapes.items() if name not in names}
 
 
 def _frequencies(module: Any) -> tuple[float, ...]:
@@ -151,7 +192,9 @@ def checked(checkpoint: Checkpoint) -> Checkpoint:
     for name, shape in shapes.items():
         if specs[name].shape != shape:
             raise ModelError(who, f"weight {name} must have the shape {list(shape)}", got=specs[name])
-    layer = f"{checkpoint.config.layer(checkpoint.config.layers - 1)}."
+    encoder = checkpoint.config.encoder
+    sides = (checkpoint.config, *([encoder] if encoder else []))
+    layer = tuple(f"{c.layer(c.layers - 1)}." for c in sides)
     buffers = ("rotary_emb.inv_freq", *checkpoint.config.row.buffers)
     unknown = [n for n in specs if n not in shapes and n.startswith(layer) and not n.endswith(buffers)]
     if unknown:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from ...errors import RunError
 from ...ir.interp.sampling import NO_TOKEN
 from ...protocols import Array
-from ..answers import Piece, TokenLogprob
+from ..answers import Piece, Source, TokenLogprob
 from ..checkpoint.text import TextCodec, TextStream
 from ..sampling import pick
 from .grammar import GrammarMatcher
@@ -27,6 +27,7 @@ class AnswerState:
     """The state of one text.
 
     seed, sample: seed of the text, and number of the answer to its prompt.
+    source:       what the encoder of an encoder-decoder reads: tokens, or frames of audio; ``prompt`` is what its decoder's text begins with.
     counts:       counts of tokens for ``sample_token``; None if no option needs them.
     """
 
@@ -41,7 +42,9 @@ class AnswerState:
         capacity: int,
         text: TextCodec | None,
         matcher: GrammarMatcher | None,
+        source: Source | None = None,
     ) -> None:
+        self.source = source
         self.prompt, self.options, self.seed, self.sample = list(prompt), options, seed, sample
         self.tokens: list[int] = []
         self.counts: NDArray[np.int32] | None = (
@@ -57,6 +60,11 @@ class AnswerState:
         """Return the row of ``numbers`` of the op ``sample_token`` for the next token."""
         top_k = min(int(self.options.sampling.top_k), _ALL_TOKENS)
         return (self.seed, len(self.tokens), self.sample, top_k, int(self.counts is not None))
+
+    @property
+    def forced(self) -> int | None:
+        """Return the next token if a word of the generation says which it is."""
+        return self.options.forced(len(self.prompt), len(self.tokens))
 
     def pick(self, logits: Array) -> int:
         """Return the next token, chosen on the host. Raises RunError for logits that are not finite."""

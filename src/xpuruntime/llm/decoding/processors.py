@@ -1,6 +1,6 @@
 """Processors: what earlier tokens change in the logits of the next one, in the order of transformers.
 
-Penalties; repeated n-grams; bad words; stop tokens before the minimum length; suppressed tokens. Temperature, top_k, top_p and min_p follow in
+Penalties; repeated n-grams; bad words; stop tokens before the minimum length; suppressed tokens; forced tokens. Temperature, top_k, top_p and min_p follow in
 ``sampling``.
 """
 
@@ -42,10 +42,15 @@ def process(
     for word in options.bad_words:
         if 1 < len(word) <= len(text) and tuple(text[1 - len(word) :]) == word[:-1]:
             forbidden.append(word[-1])
+    if options.begin_suppressed and len(answer) == options.begins_at(len(prompt)):
+        forbidden += options.begin_suppressed
     if len(answer) < options.least(len(prompt)):
         forbidden += options.stop_tokens
     if forbidden:
         x[[t for t in forbidden if 0 <= t < x.size]] = -np.inf
+    if (forced := options.forced(len(prompt), len(answer))) is not None:
+        x[:] = -np.inf
+        x[forced] = 0
     return x
 
 

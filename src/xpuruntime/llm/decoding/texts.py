@@ -7,11 +7,12 @@ from operator import index
 from typing import Any
 
 from ...errors import InputError
-from ..answers import Prompt
+from ..answers import Prompt, Source
 from ..checkpoint.data import Checkpoint
 from ..checkpoint.text import TextCodec
 from .answer import AnswerState
 from .grammar import Grammars
+from .sources import MODEL_WORDS, SOURCE_WORDS, features_of, first_tokens
 from .words import GenerationOptions, read_words
 
 __all__ = ["AnswerTexts", "options_of"]
@@ -47,20 +48,38 @@ class AnswerTexts:
         bad = [t for t in tokens if not 0 <= t < vocab]
         if bad:
             raise InputError(who, f"takes tokens from 0 to {vocab - 1}", got=bad[0])
-        if len(tokens) > self.capacity:
-            do = f"Shorten the prompt, or give capacity={len(tokens)} or more."
-            raise InputError(who, f"has a capacity of {self.capacity} tokens", got=len(tokens), do=do)
+        encoder = self.checkpoint.config.encoder
+        word, capacity = (
+            ("capacity", self.capacity) if encoder is None else ("source_capacity", encoder.max_positions)
+        )
+        if len(tokens) > capacity:
+            do = f"Shorten the prompt, or give {word}={len(tokens)} or more."
+            raise InputError(who, f"has a {word} of {capacity} tokens", got=len(tokens), do=do)
         return tokens
+
+    def source(self, prompt: Prompt) -> Source:
+        """Return what the model reads of a prompt: its tokens, or for a model that reads audio its features. Raises InputError."""
+        encoder = self.checkpoint.config.encoder
+        if encoder is not None and encoder.features:
+            return features_of(prompt, encoder, f"language model {self.checkpoint.name}")
+        return self.tokens(prompt)
+
+    def begun(self, source: Source, options: GenerationOptions) -> tuple[list[int], Source | None]:
+        """Return the tokens that the decoder's text begins with, and what the encoder reads if there is one. Raises InputError."""
+        if self.checkpoint.config.encoder is None:
+            return list(source), None
+        return first_tokens(self.checkpoint, options, self.capacity), source
 
     def options(self, words: Mapping[str, Any]) -> GenerationOptions:
         """Return the checked options of a call. Raises InputError."""
         return options_of(self.checkpoint, words)
 
-    def states(self, texts: Sequence[Sequence[int]], options: GenerationOptions) -> list[AnswerState]:
+    def states(self, texts: Sequence[Source], options: GenerationOptions) -> list[AnswerState]:
         """Return the states of all answers, those of one text together."""
+        begun = [self.begun(text, options) for text in texts]
         return [
             AnswerState(
-                text,
+                prompt,
                 options,
                 seed=seed,
                 sample=sample,
@@ -70,8 +89,9 @@ class AnswerTexts:
                 matcher=self._grammars.matcher(options.grammar, options.stop_tokens)
                 if options.grammar
                 else None,
+                source=source,
             )
-            for text, seed in zip(texts, options.seeds_of(len(texts)), strict=True)
+            for (prompt, source), seed in zip(begun, options.seeds_of(len(texts)), strict=True)
             for sample in range(options.samples)
         ]
 
@@ -88,5 +108,9 @@ def options_of(checkpoint: Checkpoint, words: Mapping[str, Any]) -> GenerationOp
     """Return the checked options of a call with these words. Raises InputError."""
     config = words.get("generation_config")
     arguments = {k: v for k, v in words.items() if k != "generation_config"}
-    sizes = checkpoint.config
-    return read_words(arguments, config, checkpoint.generation, sizes.stops, sizes.vocab)
+    sizes, own = checkpoint.config, checkpoint.generation
+    if sizes.encoder is None and (given := [w for w in SOURCE_WORDS if w in words]):
+        who = f"language model {checkpoint.name}"
+        raise InputError(who, "has no encoder, which this word is for", got=given[0], do="Remove it.")
+    always = {w: own[w] for w in MODEL_WORDS if w in own} if sizes.encoder is not None else {}
+    return read_words(arguments, config, own, sizes.stops, sizes.vocab, always)

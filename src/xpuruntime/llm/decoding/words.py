@@ -53,6 +53,12 @@ class GenerationOptions:
     max_matching_ngram_size: int = 2
     assistant_model: Any = None
     num_assistant_tokens: int = 5
+    begin_suppressed: tuple[int, ...] = ()
+    forced_first: int | None = None
+    forced_last: int | None = None
+    decoder_input_ids: tuple[int, ...] = ()
+    language: str = ""
+    task: str = ""
 
     def limit(self, prompt_tokens: int) -> int:
         """Return the maximum number of tokens of an answer. Raises InputError if ``max_length`` leaves none."""
@@ -64,6 +70,17 @@ class GenerationOptions:
                 _WHO, f"has a prompt of {prompt_tokens} tokens and a max_length of {self.max_length}", do=do
             )
         return self.max_length - prompt_tokens
+
+    def forced(self, prompt_tokens: int, answer_tokens: int) -> int | None:
+        """Return the token that must follow a prompt and an answer of these lengths, or None."""
+        if self.forced_first is not None and prompt_tokens + answer_tokens == 1:
+            return self.forced_first
+        last = self.forced_last is not None and answer_tokens + 1 == self.limit(prompt_tokens)
+        return self.forced_last if last else None
+
+    def begins_at(self, prompt_tokens: int) -> int:
+        """Return the index of the token of an answer that ``begin_suppressed`` is for: the first one that is not forced."""
+        return int(prompt_tokens == 1 and self.forced_first is not None)
 
     def least(self, prompt_tokens: int) -> int:
         """Return the minimum number of tokens of an answer."""
@@ -91,12 +108,14 @@ class GenerationOptions:
         multiple = any(len(w) > 1 for w in self.bad_words)
         lengths = (self.min_new_tokens > 0 or self.min_length > 0) and bool(self.stop_tokens)
         rest = self.no_repeat_ngram_size or self.logprobs is not None or self.grammar or self.num_beams > 1
-        return not (multiple or lengths or rest)
+        later = bool(self.begin_suppressed) and self.forced_first is not None
+        return not (multiple or lengths or rest or later)
 
     @property
     def most_likely(self) -> bool:
         """Return True if each token is the most likely one by the model alone."""
-        return self.sampling.greedy and self.on_device and not self.counts
+        first = bool(self.begin_suppressed) or self.forced_first is not None or self.forced_last is not None
+        return self.sampling.greedy and self.on_device and not self.counts and not first
 
     @property
     def counts(self) -> bool:
@@ -162,6 +181,20 @@ def _tokens(word: str, value: Any) -> tuple[int, ...]:
     return tuple(int(t) for t in items)
 
 
+def _one_token(word: str, value: Any) -> int:
+    """Return a token, or the first by number of several, which are equally likely."""
+    tokens = _tokens(word, value)
+    if not tokens:
+        raise _wrong(word, value, "Give a token.")
+    return min(tokens)
+
+
+def _word(word: str, value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise _wrong(word, value, "Give a text.")
+    return value
+
+
 def _token_lists(word: str, value: Any) -> tuple[tuple[int, ...], ...]:
     if (
         isinstance(value, str)
@@ -218,6 +251,12 @@ WORDS: Mapping[str, Callable[[str, Any], Any]] = {
     "stop_strings": _texts,
     "bad_words_ids": _token_lists,
     "suppress_tokens": _tokens,
+    "begin_suppress_tokens": _tokens,
+    "forced_bos_token_id": _one_token,
+    "forced_eos_token_id": _one_token,
+    "decoder_input_ids": _tokens,
+    "language": _word,
+    "task": _word,
     "no_repeat_ngram_size": _count(0),
     "logprobs": _count(0, _MAX_LOGPROBS),
     "num_return_sequences": _count(1, 1 << 16),
@@ -234,9 +273,9 @@ WORDS: Mapping[str, Callable[[str, Any], Any]] = {
 ALIASES = {"n": "num_return_sequences", "stops": "eos_token_id"}
 """Other names of words."""
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
-    "begin_suppress_tokens": (), "constraints": (), "diversity_penalty": (0,), "dola_layers": (), "encoder_no_repeat_ngram_size": (0,),
+    "constraints": (), "diversity_penalty": (0,), "dola_layers": (), "encoder_no_repeat_ngram_size": (0,),
     "encoder_repetition_penalty": (1,), "epsilon_cutoff": (0,), "eta_cutoff": (0,), "exponential_decay_length_penalty": (),
-    "force_words_ids": (), "forced_bos_token_id": (), "forced_eos_token_id": (), "guidance_scale": (1,), "max_time": (), "num_beam_groups": (1,),
+    "force_words_ids": (), "return_timestamps": (False,), "guidance_scale": (1,), "max_time": (), "num_beam_groups": (1,),
     "penalty_alpha": (0,), "remove_invalid_values": (False,), "renormalize_logits": (False,), "sequence_bias": (), "token_healing": (False,),
     "top_h": (), "typical_p": (1,), "watermarking_config": (), "use_mtp": (False,), "speculation_type": (),
 }  # fmt: skip
@@ -244,6 +283,7 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
 IGNORED = frozenset(
     [
         "_from_model_config",
+        "alignment_heads",
         "assistant_confidence_threshold",
         "assistant_early_exit",
         "assistant_ensemble_weight",
@@ -256,10 +296,15 @@ IGNORED = frozenset(
         "continuous_batching_config",
         "decoder_start_token_id",
         "disable_compile",
+        "forced_decoder_ids",
         "is_assistant",
+        "is_multilingual",
+        "lang_to_id",
         "low_memory",
         "max_cache_len",
+        "max_initial_timestamp_index",
         "max_window_size",
+        "no_timestamps_token_id",
         "num_assistant_tokens_schedule",
         "output_attentions",
         "output_hidden_states",
@@ -267,8 +312,10 @@ IGNORED = frozenset(
         "output_scores",
         "pad_token_id",
         "prefill_chunk_size",
+        "prev_sot_token_id",
         "return_dict_in_generate",
         "target_lookbehind",
+        "task_to_id",
         "transformers_version",
         "use_cache",
     ]
@@ -293,12 +340,14 @@ def read_words(
     own: Mapping[str, Any],
     stops: Sequence[int],
     vocab: int,
+    always: Mapping[str, Any] | None = None,
 ) -> GenerationOptions:
     """Return checked options.
 
     arguments:         keyword arguments by word.
     generation_config: a ``GenerationConfig``, a dict, a file, a folder with ``generation_config.json``, True for the checkpoint's own, or None.
     own:               the checkpoint's ``generation_config.json``.
+    always:            words of the model that hold unless an argument says otherwise; None as an argument removes one.
     stops:             the model's stop tokens. vocab: the number of its tokens.
     Raises InputError.
     """
@@ -308,7 +357,8 @@ def read_words(
         if generation_config is None
         else _known(_config_words(generation_config, own), "word of the generation config")
     )
-    words = {**configured, **given}
+    inherent = {w: v for w, v in (always or {}).items() if w not in arguments}
+    words = {**_known(inherent, "word of the model"), **configured, **given}
     samples = words.get("do_sample", bool(given.get("temperature", 0)))
     values = {w: words[w] for w in _SAMPLING if w in words}
     values["temperature"] = values.get("temperature", 1.0) if samples else 0.0
@@ -333,6 +383,9 @@ def read_words(
         # A word that only ends the text is not bad, as in transformers.
         bad_words=tuple(w for w in words.get("bad_words_ids", ()) if len(w) > 1 or w[0] not in ends),
         suppressed=words.get("suppress_tokens", ()),
+        begin_suppressed=words.get("begin_suppress_tokens", ()),
+        forced_first=words.get("forced_bos_token_id"),
+        forced_last=words.get("forced_eos_token_id"),
         seeds=words.get("seed"),
         samples=words.get("num_return_sequences", 1),
         grammar=grammars[0] if grammars else None,
@@ -349,6 +402,7 @@ def read_words(
 _PLAIN = (
     "max_new_tokens", "max_length", "min_new_tokens", "min_length", "no_repeat_ngram_size", "logprobs", "num_beams", "length_penalty",
     "early_stopping", "prompt_lookup_num_tokens", "max_matching_ngram_size", "assistant_model", "num_assistant_tokens",
+    "decoder_input_ids", "language", "task",
 )  # fmt: skip
 """Words that are fields of ``GenerationOptions``."""
 
@@ -361,6 +415,10 @@ def _consistent(options: GenerationOptions, vocab: int) -> None:
     lists = {
         "bad_words_ids": [t for w in options.bad_words for t in w],
         "suppress_tokens": options.suppressed,
+        "begin_suppress_tokens": options.begin_suppressed,
+        "forced_bos_token_id": [t for t in (options.forced_first,) if t is not None],
+        "forced_eos_token_id": [t for t in (options.forced_last,) if t is not None],
+        "decoder_input_ids": options.decoder_input_ids,
     }
     for word, tokens in lists.items():
         if bad := [t for t in tokens if not 0 <= t < vocab]:

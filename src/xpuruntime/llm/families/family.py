@@ -9,7 +9,7 @@ from typing import Any
 from .biases import Alibi
 from .experts import ExpertLayers
 
-__all__ = ["ACTIVATIONS", "DecoderFamily", "Variant", "rotary_share"]
+__all__ = ["ACTIVATIONS", "UNLIMITED", "DecoderFamily", "Variant", "rotary_share"]
 
 ACTIVATIONS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "silu": ("silu", {}),
@@ -22,6 +22,9 @@ ACTIVATIONS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 }
 """Activation in a config -> op and its attributes."""
 
+UNLIMITED = 1 << 20
+"""Positions of families that limit none."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
@@ -29,7 +32,7 @@ class Variant:
 
     when:     field -> value; all must be equal.
     parts, ends: parts and ends that are added or renamed; None removes one.
-    facts:    fields that are overridden.
+    facts:    fields that are overridden. defaults: values of absent fields. Later variants see both.
     changes:  other fields of the row.
     """
 
@@ -37,6 +40,7 @@ class Variant:
     parts: Mapping[str, str | None] = field(default_factory=dict)
     ends: Mapping[str, str | None] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
+    defaults: Mapping[str, Any] = field(default_factory=dict)
     changes: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -48,11 +52,15 @@ class DecoderFamily:
     base:       prefix of all names but the output layer's. Some checkpoints omit it.
     ends:       names of ``embed``, ``embed_norm``, ``positions``, ``final_norm``, ``project_in`` and ``project_out`` (layers between embeddings of another size
                 and the hidden size), without base; and of ``head``, with it.
+                ``logits_bias`` is added to the logits.
     layers:     name of the list of layers.
     parts:      names in a layer. A part that is absent is not computed.
                 Norms: ``input_norm``, ``mlp_norm`` before and ``post_attention_norm``, ``post_mlp_norm`` after a block, ``attention_sum_norm``,
                 ``mlp_sum_norm`` after the residual sum; ``q_norm``, ``k_norm``.
                 Latent attention: ``q``, or ``q_a``, ``q_a_norm``, ``q_b``; ``kv_a``, ``kv_a_norm``, ``kv_b``; ``o``.
+                Attention over an encoder's output: ``cross_q``, ``cross_k``, ``cross_v``, ``cross_o``; ``cross_norm`` before it, and
+                ``cross_sum_norm`` after the residual sum.
+                ``relative_bias``: the first layer's table of learned biases by buckets of distances, for all layers.
                 Linear layers: ``q``, ``k``, ``v`` or ``qkv``; ``o``; ``gate`` and ``up`` or ``gate_up``, or ``up`` alone; ``down``.
     norm:       op of the norms: ``rms_norm``, or ``layer_norm`` with a bias.
     norm_bias:  layer norms have a bias.
@@ -63,6 +71,8 @@ class DecoderFamily:
     parallel:   attention and feed-forward layers read the same input. Without ``mlp_norm`` they share a norm.
     rotary:     rotary positions. Without, ``positions`` is a table, or ``alibi`` says how scores fall with the distance of a key.
     position_offset: first row of the table of positions.
+    sinusoidal: the table of positions is one of sines and cosines, which checkpoints may omit.
+    features:   field of the number of features of an encoder that reads frames of audio; ``conv1`` and ``conv2`` of ``ends`` embed them.
     qkv_order:  rows of ``qkv``: ``parts`` (queries, keys, values), or ``groups`` (a key head's queries, its key, its value; then the next).
     transposed: weights of linear layers are stored as [inputs, outputs].
     clip:       field of the largest absolute value of queries, keys and values.
@@ -70,6 +80,7 @@ class DecoderFamily:
     windows:    layers that have the window where ``layer_types`` is not given: ``none``, ``all``, ``alternate``, ``periodic``, ``last``.
     embed_size: field of the embeddings' size, if it may differ from the hidden size.
     embed_scale: scale of embeddings: ``sqrt`` of the hidden size, or none.
+    output_scale: scale of the last layer's output: ``rsqrt`` of the hidden size, or none.
     inner_default: without a size the feed-forward layer has four times the hidden size.
     aliases:    older name of a field -> its name.
     nested:     fields whose value is an object. Its fields are read as ``FIELD.NAME``.
@@ -80,6 +91,9 @@ class DecoderFamily:
     equal:      fields that must have the value of another field.
     harmless:   fields that change no result.
     buffers:    ends of names that checkpoints contain and nothing reads.
+    synonyms:   names of the embedding, without base, that precede (the first) or follow (the others) that of ``ends`` if a checkpoint has them.
+    otherwise:  fields that have the value of another one if they are absent.
+    encoder:    the encoder, whose output the decoder attends to; None without.
     experts:    the mixture of experts; None without. Layers without experts have ``gate``, ``up`` and ``down``.
     variants:   changes by fields.
     """
@@ -99,6 +113,8 @@ class DecoderFamily:
     rotary: bool = True
     alibi: Alibi | None = None
     position_offset: int = 0
+    sinusoidal: bool = False
+    features: str = ""
     qkv_order: str = "parts"
     transposed: bool = False
     clip: str = ""
@@ -106,6 +122,7 @@ class DecoderFamily:
     windows: str = "none"
     embed_size: str = ""
     embed_scale: str = ""
+    output_scale: str = ""
     inner_default: bool = False
     aliases: Mapping[str, str] = field(default_factory=dict)
     nested: tuple[str, ...] = ()
@@ -116,6 +133,9 @@ class DecoderFamily:
     equal: Mapping[str, str] = field(default_factory=dict)
     harmless: frozenset[str] = frozenset()
     buffers: tuple[str, ...] = ()
+    synonyms: tuple[str, ...] = ()
+    otherwise: Mapping[str, str] = field(default_factory=dict)
+    encoder: DecoderFamily | None = None
     experts: ExpertLayers | None = None
     variants: tuple[Variant, ...] = ()
 
@@ -125,12 +145,14 @@ class DecoderFamily:
 
     def resolved(self, facts: Mapping[str, Any]) -> tuple[DecoderFamily, dict[str, Any]]:
         """Return the row and the fields of one config, after all variants."""
+        facts = {**facts, **{k: facts.get(v) for k, v in self.otherwise.items() if facts.get(k) is None}}
         row, changed = self, dict(facts)
         for variant in self.variants:
-            if all(facts.get(k) == v for k, v in variant.when.items()):
+            if all(changed.get(k) == v for k, v in variant.when.items()):
                 parts, ends = _merged(row.parts, variant.parts), _merged(row.ends, variant.ends)
                 row = replace(row, parts=parts, ends=ends, **variant.changes)
-                changed |= variant.facts
+                absent = {k: v for k, v in variant.defaults.items() if changed.get(k) is None}
+                changed |= {**absent, **variant.facts}
         return row, changed
 
     @property

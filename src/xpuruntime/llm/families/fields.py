@@ -150,9 +150,10 @@ def flattened(row: DecoderFamily, data: Mapping[str, Any]) -> dict[str, Any]:
 
 def check_fields(row: DecoderFamily, data: Mapping[str, Any]) -> None:
     """Raise ModelError for a field that the family does not know, and for an unsupported value. A null field is absent."""
+    rows = (row, row.encoder) if row.encoder else (row,)
     read = (
-        {row.key(n) for n in COMMON}
-        | row.reads
+        {r.key(n) for r in rows for n in COMMON}
+        | {n for r in rows for n in r.reads}
         | (row.experts.reads if row.experts else frozenset())
         | {*row.equal}
         | ({row.key(n) for n in _ROTARY} | _ROTARY if row.rotary else set())

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from .bart import BART, MARIAN, MBART, PEGASUS, WHISPER
 from .biases import Alibi
 from .experts import EXPERTS, GATED_SHARED, MIXTRAL, SHARED, ExpertLayers
-from .family import DecoderFamily, Variant
+from .family import UNLIMITED, DecoderFamily, Variant
+from .t5 import MT5, T5
 
 __all__ = ["FAMILIES"]
 
@@ -25,8 +27,6 @@ _EPS = {"norm_eps": "rms_norm_eps"}
 _LAYER_EPS = {"norm_eps": "layer_norm_eps"}
 _ALL_BIASES = {"qkv": True, "o": True, "mlp": True}
 _QWEN_WINDOW = frozenset(["use_sliding_window", "sliding_window", "max_window_layers", "layer_types"])
-_UNLIMITED = 1 << 20
-"""Positions of families that limit none."""
 _GELU_TANH = ("gelu_pytorch_tanh", "gelu_new")
 
 _LLAMA = DecoderFamily(
@@ -388,7 +388,7 @@ _BLOOM = DecoderFamily(
         "layer_norm_epsilon": 1e-5,
         "hidden_act": "gelu_new",
         "tie_word_embeddings": True,
-        "max_position_embeddings": _UNLIMITED,
+        "max_position_embeddings": UNLIMITED,
     },
     only={
         "apply_residual_connection_post_layernorm": (False,),
@@ -670,5 +670,12 @@ FAMILIES: Mapping[str, DecoderFamily] = {
     "qwen3_moe": _QWEN3_MOE,
     "olmoe": _OLMOE,
     "deepseek_v2": _DEEPSEEK2,
+    "t5": T5,
+    "mt5": MT5,
+    "bart": BART,
+    "mbart": MBART,
+    "marian": MARIAN,
+    "pegasus": PEGASUS,
+    "whisper": WHISPER,
 }
 """``model_type`` -> row."""

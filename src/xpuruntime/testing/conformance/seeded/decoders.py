@@ -8,7 +8,7 @@ import numpy as np
 
 from ....protocols import Array
 
-__all__ = ["FAMILIES", "LLAMA3", "SIZES", "greedy", "logits_of", "prompt", "reference"]
+__all__ = ["FAMILIES", "LLAMA3", "SIZES", "greedy", "logits_of", "prompt", "randomized", "reference"]
 
 SIZES: dict[str, Any] = {
     "vocab_size": 97, "hidden_size": 96, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 6,
@@ -87,7 +87,6 @@ _CONFIGS = {"gemma3_text": "Gemma3Text"}
 
 def reference(family: str, **overrides: Any) -> Any:
     """Return a seeded transformers model in which every part matters: biases, norm scales and weights are far from neutral."""
-    import torch
     import transformers
 
     name, facts = FAMILIES[family]
@@ -97,6 +96,13 @@ def reference(family: str, **overrides: Any) -> Any:
     model = getattr(transformers, f"{name}ForCausalLM" if name != "GPT2" else "GPT2LMHeadModel")(
         kind(**{**sizes, **facts, **overrides})
     )
+    return randomized(model)
+
+
+def randomized(model: Any) -> Any:
+    """Return the model with seeded weights that are far from neutral."""
+    import torch
+
     model = model.eval()
     seed = torch.Generator().manual_seed(7)
     with torch.no_grad():

@@ -1,0 +1,94 @@
+"""Sources of encoder-decoders: what the encoder reads, and the tokens that the decoder's text begins with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import InputError
+from ..audio import HOP, RATE, log_mel
+from ..checkpoint.config import DecoderConfig
+from ..checkpoint.data import Checkpoint
+from .words import GenerationOptions
+
+__all__ = ["MODEL_WORDS", "SOURCE_WORDS", "features_of", "first_tokens", "source_rows"]
+
+MODEL_WORDS = ("forced_bos_token_id", "forced_eos_token_id", "suppress_tokens", "begin_suppress_tokens")
+"""Words of the checkpoint's ``generation_config.json`` that hold for an encoder-decoder unless an argument says otherwise."""
+SOURCE_WORDS = ("decoder_input_ids", "language", "task")
+"""Words that are for encoder-decoders alone."""
+_FREE = "Give decoder_input_ids: the tokens that the answer begins with."
+
+
+def features_of(prompt: Any, encoder: DecoderConfig, who: str) -> NDArray[np.float32]:
+    """Return the log-mel features of audio, [features, frames], which may be given, too. Raises InputError."""
+    frames = 2 * encoder.max_positions
+    try:
+        x = np.asarray(prompt, np.float32)
+    except (TypeError, ValueError) as error:
+        do = f"Give samples at {RATE} Hz, or features [{encoder.features}, {frames}]."
+        raise InputError(who, "reads audio", got=repr(prompt)[:80], do=do) from error
+    if not x.size or not np.isfinite(x).all():
+        raise InputError(who, "needs audio of one sample or more, all of them finite", got=f"shape {x.shape}")
+    if x.shape == (encoder.features, frames):
+        return x
+    if x.ndim != 1:
+        do = f"Give samples of one channel at {RATE} Hz, or features [{encoder.features}, {frames}]."
+        raise InputError(who, "has an invalid shape of audio", got=x.shape, do=do)
+    if x.size > frames * HOP:
+        seconds = frames * HOP / RATE
+        raise InputError(
+            who, f"reads {seconds:g} s of audio at once", got=f"{x.size / RATE:g} s", do="Split the audio."
+        )
+    return log_mel(x, encoder.features, frames)
+
+
+def source_rows(source: Sequence[int] | NDArray[Any]) -> int:
+    """Return the rows of the encoder's output for a source."""
+    return source.shape[1] // 2 if isinstance(source, np.ndarray) else len(source)
+
+
+def first_tokens(checkpoint: Checkpoint, options: GenerationOptions, capacity: int) -> list[int]:
+    """Return the tokens that the decoder's text begins with: the given ones, else the start token, and for a model of many languages
+    those of the language and the task. Raises InputError.
+    """
+    who, words = f"language model {checkpoint.name}", checkpoint.generation
+    if options.decoder_input_ids:
+        tokens = list(options.decoder_input_ids)
+    else:
+        start = words.get("decoder_start_token_id", checkpoint.config.start)
+        start = words.get("bos_token_id") if start is None else start
+        if not isinstance(start, int) or isinstance(start, bool):
+            raise InputError(who, "has no decoder_start_token_id", got=repr(start)[:80], do=_FREE)
+        tokens = [start, *_spoken(words, options, who)]
+    if bad := [t for t in tokens if not 0 <= t < checkpoint.config.vocab]:
+        raise InputError(who, f"takes tokens from 0 to {checkpoint.config.vocab - 1}", got=bad[0], do=_FREE)
+    if len(tokens) > capacity:
+        do = f"Give fewer decoder_input_ids, or capacity={len(tokens)} or more."
+        raise InputError(who, f"has a capacity of {capacity} tokens", got=len(tokens), do=do)
+    return tokens
+
+
+def _spoken(words: Mapping[str, Any], options: GenerationOptions, who: str) -> list[int]:
+    """Return the tokens of language and task, and the one that says that no times are wanted, as far as a model has them."""
+    languages, tasks = words.get("lang_to_id") or {}, words.get("task_to_id") or {}
+    tokens: list[int] = []
+    if options.language or languages:
+        names = (options.language.lower(), f"<|{options.language.lower()}|>")
+        language = next((languages[n] for n in names if n in languages), None)
+        if language is None:
+            known = ", ".join(sorted(n.strip("<|>") for n in languages)) or "none"
+            what = "knows no such language" if options.language else "needs a language"
+            raise InputError(who, what, got=options.language or None, do=f"Give language, one of {known}.")
+        tokens.append(language)
+    if options.task or (tasks and languages):
+        task = options.task or "transcribe"
+        if task not in tasks:
+            known = ", ".join(sorted(tasks)) or "none"
+            raise InputError(who, "knows no such task", got=task, do=f"Give task, one of {known}.")
+        tokens.append(tasks[task])
+    silent = words.get("no_timestamps_token_id")
+    return tokens if silent is None else [*tokens, silent]
