@@ -34,7 +34,7 @@ SHORTEST = 20.0
 """Minimum seconds left for a step to begin."""
 WORKERS = 12
 """Worker processes of a test run, and parallel compilers of a suite."""
-ON_DEVICE = {"tests/native", "tests/llm/test_decoder_table.py"}
+ON_DEVICE = {"tests/native", "tests/llm/test_decoder_table.py", "tests/llm/batching/test_batch_generator.py"}
 """Tests that run on the device that XPU_TEST_DEVICE names; others find a device by themselves."""
 PYTHON, PYTEST, SHELL = "python", "pytest", "shell"
 FILE = "{out}"
@@ -95,6 +95,7 @@ STEPS: tuple[Step, ...] = (
     Step("training-steps", 0, PYTHON, ("tests/gpu/training_steps.py",), 300, "cuda_training_steps.json", "training: gradients near float64, captured steps in flat memory, attention by policy"),
     Step("training-tests", 0, PYTEST, ("tests/pytorch", "-k", "cuda or cudnn", "--seed", "all"), 400, "cuda_training_tests.json", "tests of training on the device: ops, policies, capture, kill and resume"),
     Step("decoder-families", 0, PYTEST, ("tests/llm/test_decoder_table.py", "tests/llm/test_encoder_decoders.py", "--seed", "all", "-k", "folder or batch or beams"), 400, "cuda_decoder_families.json", "every family of decoders and encoder-decoders: as transformers through 69 given tokens, alone, in a batch and with beams"),
+    Step("many-texts", 0, PYTEST, ("tests/llm/batching/test_batch_generator.py", "--seed", "all"), 400, "cuda_many_texts.json", "many texts at once: as alone, bitwise under batch_invariant, 10,000 steps"),
     Step("tensorrt", 0, PYTHON, ("tests/gpu/tensorrt_engine.py",), 500, "cuda_tensorrt.json", "TensorRT: right beside ONNX Runtime, second start from the store, device tensors"),
     Step("onnxruntime-cuda", 0, PYTHON, ("tests/gpu/onnxruntime_cuda.py",), 300, "cuda_onnxruntime.json", "ONNX Runtime on CUDA: right beside its CPU provider, device tensors without the host"),
     Step("vendor-copies", 0, PYTHON, ("tests/gpu/vendor_copies.py", "onnxruntime", "mixed"), 500, "cuda_vendor_copies.json", "ONNX Runtime on CUDA and mixed plans: no copy touches the host, by CUPTI"),

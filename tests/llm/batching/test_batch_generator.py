@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.device_under_test import named
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -19,8 +20,23 @@ from xpuruntime.llm import Generator, open_checkpoint
 from xpuruntime.llm.batching.generate import BatchGenerator
 from xpuruntime.testing.conformance.seeded.decoders import FAMILIES, prompt, reference
 
+
+def place() -> str:
+    """Return the device of these tests: the processor, or the one named for native tests."""
+    device = named()
+    return device.device if device is not None and isinstance(device.device, str) else "cpu"
+
+
+DEVICE = place()
 INVARIANT = {"version": 1, "kernel": {"batch_invariant": True}}
-SIZES: dict[str, Any] = {"texts": 4, "capacity": 64, "cache_tokens": 104, "block_size": 8, "step_tokens": 16}
+SIZES: dict[str, Any] = {
+    "texts": 4,
+    "capacity": 64,
+    "cache_tokens": 104,
+    "block_size": 8,
+    "step_tokens": 16,
+    "device": DEVICE,
+}
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +46,7 @@ def model() -> Any:
 
 @pytest.fixture(scope="module")
 def alone(model: Any) -> Iterator[Generator]:
-    with Generator(model, capacity=64, buckets=(16,)) as generator:
+    with Generator(model, capacity=64, buckets=(16,), device=DEVICE) as generator:
         yield generator
 
 
@@ -123,9 +139,11 @@ def test_every_family(family: str) -> None:
         with pytest.raises(BuildError, match="ALiBi"):
             BatchGenerator(model, **SIZES)
         return
-    with Generator(model, capacity=48, buckets=(16,)) as alone:
+    with Generator(model, capacity=48, buckets=(16,), device=DEVICE) as alone:
         want = [alone.generate(t, max_new_tokens=12).tokens for t in texts]
-    with BatchGenerator(model, texts=3, capacity=48, cache_tokens=80, block_size=8, step_tokens=8) as batch:
+    with BatchGenerator(
+        model, texts=3, capacity=48, cache_tokens=80, block_size=8, step_tokens=8, device=DEVICE
+    ) as batch:
         assert [a.tokens for a in batch.generate(texts, max_new_tokens=12)] == want
 
 
@@ -182,7 +200,13 @@ def test_random_arrivals_and_cancellations(model: Any, alone: Generator, steps: 
     """64 texts at once in the memory of ten. With ``batch_invariant`` every logit has the bits of the text alone."""
     answers: dict[tuple[int, int], Any] = {}
     more: dict[str, Any] = {"logprobs": 3} if invariant else {}
-    sizes: dict[str, Any] = {"texts": 64, "capacity": 64, "block_size": 8, "step_tokens": 96}
+    sizes: dict[str, Any] = {
+        "texts": 64,
+        "capacity": 64,
+        "block_size": 8,
+        "step_tokens": 96,
+        "device": DEVICE,
+    }
     sizes["policy"] = INVARIANT if invariant else None
 
     def expected(text: int, sampled: int) -> Any:
@@ -387,6 +411,7 @@ def test_answers_have_the_bits_of_a_text_alone(family: str, dtype: str) -> None:
         "block_size": 8,
         "step_tokens": 64,
         "dtype": dtype,
+        "device": DEVICE,
         "policy": INVARIANT,
     }
     with BatchGenerator(model, texts=64, cache_tokens=40 * 64, share_prefixes=False, **sizes) as roomy:
@@ -406,7 +431,7 @@ def test_answers_have_the_bits_of_a_text_alone(family: str, dtype: str) -> None:
 def test_without_the_policy_sizes_of_steps_differ(model: Any) -> None:
     """What the policy is for: the mutation of one size into several is noticed."""
     words = {"max_new_tokens": 10, "logprobs": 97}
-    with BatchGenerator(model, texts=64, capacity=40, block_size=8) as batch:
+    with BatchGenerator(model, texts=64, capacity=40, block_size=8, device=DEVICE) as batch:
         assert batch.steps.sizes == (1, 8, 16, 32, 64)
         alone = [bits(batch.submit(t, **words).result()) for t in prompts(8, 24)]
         assert [bits(a) for a in batch.generate(prompts(8, 24), **words)] != alone

@@ -9,12 +9,22 @@ from typing import Protocol
 
 from ..answers import Completion, Piece
 from ..decoding.answer import AnswerState
+from ..decoding.words import GenerationOptions
 from .scheduler import BatchText
 
-__all__ = ["CANCELLED", "AnswerOwner", "BatchAnswer"]
+__all__ = ["CANCELLED", "HOST", "MOST_LIKELY", "SAMPLED", "AnswerOwner", "BatchAnswer", "choice_of"]
 
 CANCELLED = "cancelled"
 """The reason why a cancelled answer ends."""
+MOST_LIKELY, SAMPLED, HOST = "most likely", "sampled", "host"
+"""How the tokens of an answer are chosen: by a step's argmax, by a step that samples, or on the host from logits."""
+
+
+def choice_of(options: GenerationOptions) -> str:
+    """Return how tokens are chosen. Counts of tokens are on the host, as texts change their rows."""
+    if options.most_likely:
+        return MOST_LIKELY
+    return SAMPLED if options.on_device and not options.counts else HOST
 
 
 class AnswerOwner(Protocol):
@@ -42,7 +52,7 @@ class BatchAnswer:
     """
 
     def __init__(self, owner: AnswerOwner, state: AnswerState, text: BatchText) -> None:
-        self.state, self.text = state, text
+        self.state, self.text, self.choice = state, text, choice_of(state.options)
         self.finish = ""
         self._owner = owner
         self._pieces: list[Piece] = []

@@ -44,7 +44,7 @@ from ..decoding.words import GenerationOptions
 from ..generate import computed_in, device_for
 from ..paged import PagedCache
 from ..programs import DecoderPrograms
-from .answer import CANCELLED, BatchAnswer
+from .answer import CANCELLED, HOST, MOST_LIKELY, SAMPLED, BatchAnswer, choice_of
 from .build import batch_entry_graph, cache_bytes_per_token, entry_name, step_sizes
 from .scheduler import BatchText, Scheduler
 from .steps import BatchSteps
@@ -227,7 +227,7 @@ class BatchGenerator:
         states = self._texts.states(texts, options)
         with self._lock:
             self._check_open()
-            if _samples(options):
+            if states and choice_of(options) == SAMPLED:
                 self.steps.open_sampling()
             answers = []
             for state in states:
@@ -253,11 +253,10 @@ class BatchGenerator:
             if not chunks:
                 return []
             answers = [self._answers[c.text] for c in chunks if c.ends]
-            options = [a.state.options for a in answers]
-            greedy = all(o.most_likely for o in options)
-            sampled = not greedy and all(o.most_likely or _samples(o) for o in options)
+            choices = {a.choice for a in answers}
+            sampled = SAMPLED in choices and HOST not in choices
             if sampled:
-                settings = [o.sampling.settings for o in options]
+                settings = [a.state.options.sampling.settings for a in answers]
                 self.steps.run(chunks, settings, [a.state.numbers for a in answers])
             else:
                 self.steps.run(chunks)
@@ -287,7 +286,7 @@ class BatchGenerator:
         state, logits = answer.state, self.steps.logits[row]
         if sampled:
             return state.accept(checked_token(int(self.steps.token[row])), logits)
-        if state.options.most_likely:
+        if answer.choice == MOST_LIKELY:
             token = int(self.steps.token[row])
             token = checked_token(token if math.isfinite(logits[token]) else NO_TOKEN)
         else:
@@ -359,11 +358,6 @@ class BatchGenerator:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _samples(options: GenerationOptions) -> bool:
-    """Return True if tokens are sampled where the model runs. Counts of tokens are on the host, as texts change their rows."""
-    return options.on_device and not options.counts and not options.most_likely
 
 
 def _check_positive(who: str, word: str, value: Any) -> None:

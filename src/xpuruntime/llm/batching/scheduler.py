@@ -12,6 +12,9 @@ import math
 from collections import deque
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ..paged import PagedCache
 from .blocks import BlockPool, block_key
 
@@ -25,7 +28,8 @@ class BatchText:
     tokens:   prompt and answer so far.
     arrival:  place in the order of arrival.
     computed: tokens whose keys and values are in the cache.
-    blocks:   the text's table. keys: the keys of its full blocks, as far as they were needed.
+    blocks:   the text's blocks. table: the same as an array, which may have more entries.
+    keys:     the keys of its full blocks, as far as they were needed.
     shared:   tokens that were found in the cache. recomputed: tokens that preemption lost.
     """
 
@@ -33,7 +37,9 @@ class BatchText:
     arrival: int
     computed: int = 0
     blocks: list[int] = field(default_factory=list)
+    table: NDArray[np.int32] = field(default_factory=lambda: np.zeros(1, np.int32))
     keys: list[bytes] = field(default_factory=list)
+    running: bool = False
     shared: int = 0
     recomputed: int = 0
     preemptions: int = 0
@@ -42,6 +48,14 @@ class BatchText:
     def remaining(self) -> int:
         """Tokens to compute before the next one can be chosen."""
         return len(self.tokens) - self.computed
+
+    def append(self, block: int) -> None:
+        """Append a block."""
+        count = len(self.blocks)
+        if count == len(self.table):
+            self.table = np.concatenate([self.table, np.zeros(count, np.int32)])
+        self.table[count] = block
+        self.blocks.append(block)
 
     def key(self, index: int, size: int) -> bytes:
         """Return the key of a full block."""
@@ -76,6 +90,7 @@ class Scheduler:
         self.waiting: deque[BatchText] = deque()
         self.running: list[BatchText] = []
         self.preemptions = self.shared_tokens = self.recomputed_tokens = 0
+        self._budget = 0  # tokens that the step under way can still take
 
     def add(self, text: BatchText) -> None:
         """Append a text to those that wait."""
@@ -83,8 +98,8 @@ class Scheduler:
 
     def remove(self, text: BatchText) -> None:
         """Remove a text and release its blocks."""
-        if text in self.running:
-            self.running.remove(text)
+        if text.running:
+            self._stop(text)
         elif text in self.waiting:
             self.waiting.remove(text)
         self._release(text)
@@ -95,16 +110,18 @@ class Scheduler:
         """Return the chunks of the next step; none if no text is there. Blocks for them are taken."""
         chunks: dict[BatchText, Chunk] = {}
         computing: set[bytes] = set()  # keys of blocks that this step fills
+        self._budget = self.step_tokens
         for decoding in (True, False):
-            for text in list(self.running):
-                if text in self.running and (text.remaining == 1) == decoding and text not in chunks:
+            for text in [t for t in self.running if (t.remaining == 1) == decoding and t not in chunks]:
+                if text.running:
                     self._advance(text, chunks, computing)
-        while self.waiting and len(self.running) < self.texts and self._budget(chunks) > 0:
+        while self.waiting and len(self.running) < self.texts and self._budget > 0:
             text = self.waiting[0]
             if not self._fits(text):
                 break
             self.waiting.popleft()
             self.running.append(text)
+            text.running = True
             self._advance(text, chunks, computing)
         return list(chunks.values())
 
@@ -118,20 +135,18 @@ class Scheduler:
                 for index in range(before // size, text.computed // size):
                     self.pool.register(text.blocks[index], text.key(index, size))
 
-    def _budget(self, chunks: dict[BatchText, Chunk]) -> int:
-        return self.step_tokens - sum(c.count for c in chunks.values())
-
     def _advance(self, text: BatchText, chunks: dict[BatchText, Chunk], computing: set[bytes]) -> None:
         """Add the next chunk of a running text, if there are tokens and blocks for it."""
         size = self.cache.block_size
         self._adopt(text)
         if text.computed % size == 0 and self._next_key(text) in computing:
             return  # another text computes the block in this step
-        count = min(self._budget(chunks), text.remaining)
+        count = min(self._budget, text.remaining)
         if count <= 0 or not self._grow(text, text.computed + count, chunks):
             return
         count = min(count, len(text.blocks) * size - text.computed)
         chunks[text] = Chunk(text, text.computed, count, ends=count == text.remaining)
+        self._budget -= count
         if self.share:
             full = range(text.computed // size, (text.computed + count) // size)
             computing.update(text.key(i, size) for i in full)
@@ -152,7 +167,7 @@ class Scheduler:
             if block is None:
                 return
             self.pool.share(block)
-            text.blocks.append(block)
+            text.append(block)
             text.computed += size
             text.shared += size
             self.shared_tokens += size
@@ -163,12 +178,13 @@ class Scheduler:
         while len(text.blocks) * size < tokens:
             block = self.pool.take()
             if block is not None:
-                text.blocks.append(block)
+                text.append(block)
                 continue
             if len(text.blocks) * size > text.computed:
                 return True  # a shorter chunk
             victim = max(self.running, key=lambda t: t.arrival)
-            chunks.pop(victim, None)
+            if lost := chunks.pop(victim, None):
+                self._budget += lost.count
             self._preempt(victim)
             if victim is text:
                 return False
@@ -176,7 +192,7 @@ class Scheduler:
 
     def _preempt(self, text: BatchText) -> None:
         """Release the blocks of a running text. It waits again, before all that arrived later."""
-        self.running.remove(text)
+        self._stop(text)
         self.preemptions += 1
         text.preemptions += 1
         self.recomputed_tokens += text.computed
@@ -184,6 +200,10 @@ class Scheduler:
         self._release(text)
         place = next((i for i, t in enumerate(self.waiting) if t.arrival > text.arrival), len(self.waiting))
         self.waiting.insert(place, text)
+
+    def _stop(self, text: BatchText) -> None:
+        self.running.remove(text)
+        text.running = False
 
     def _release(self, text: BatchText) -> None:
         self.pool.release(text.blocks)

@@ -73,20 +73,19 @@ class BatchSteps:
         tokens, positions = np.zeros((size, 1), np.int64), np.zeros((size, 1), np.int64)
         places, last = np.zeros(size, np.int64), np.zeros(rows, np.int64)
         tables = np.zeros((size, self.cache.listed), np.int32)
-        at = ending = 0
+        block_size, at, ends = self.cache.block_size, 0, []
         for chunk in chunks:
-            to, text = at + chunk.count, chunk.text
-            tokens[at:to, 0] = text.tokens[chunk.start : chunk.start + chunk.count]
-            position = np.arange(chunk.start, chunk.start + chunk.count)
-            positions[at:to, 0] = position
-            blocks = np.array(text.blocks, np.int32)
-            places[at:to] = blocks[position // self.cache.block_size] * self.cache.block_size
-            places[at:to] += position % self.cache.block_size
-            tables[at:to, : len(blocks)] = blocks
+            start, to, text = chunk.start, at + chunk.count, chunk.text
+            tokens[at:to, 0] = text.tokens[start : start + chunk.count]
+            positions[at:to, 0] = range(start, start + chunk.count)
+            tables[at:to, : len(text.blocks)] = text.table[: len(text.blocks)]
             if chunk.ends:
-                last[ending] = to - 1
-                ending += 1
+                ends.append(to - 1)
             at = to
+        last[: len(ends)] = ends
+        used = np.arange(at)
+        place = positions[:at, 0]
+        places[:at] = tables[used, place // block_size] * block_size + place % block_size
         inputs = [tokens, positions, places, tables, last]
         if not settings:
             executor = self.executors[entry_name(DECODE, size)]
