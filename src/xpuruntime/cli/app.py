@@ -23,6 +23,7 @@ _COMMANDS = (
     "doctor",
     "run",
     "generate",
+    "chat",
     "compile",
     "quantize",
     "inspect",

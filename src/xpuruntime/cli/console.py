@@ -23,6 +23,7 @@ __all__ = [
     "progress",
     "result_console",
     "save_json",
+    "write_generated",
 ]
 
 _PIPE_WIDTH = 200  # A pipe reports no width.
@@ -66,6 +67,12 @@ def save_json(path: Path, document: Mapping[str, Any]) -> None:
     from ..storage.store import write_atomic
 
     write_atomic(path, json.dumps(document, indent=2).encode() + b"\n")
+
+
+def write_generated(text: str) -> None:
+    """Write generated text on stdout as it is; on a terminal, escape control characters."""
+    sys.stdout.write(printable.text(text) if sys.stdout.isatty() else text)
+    sys.stdout.flush()
 
 
 def print_note(text: str) -> None:

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .. import printable
 from . import options
 from .command import CommandResult, command
-from .console import print_line, print_note, print_text, progress, save_json
+from .console import print_line, print_note, print_text, progress, save_json, write_generated
 from .generation_flags import GenerationFlags
 from .generator_flags import Explain, GeneratorFlags, Receipt, ReceiptFile
 
@@ -96,7 +95,7 @@ def generate(
         answers = [] if streamed else generator.generate([request], **given)
     with generator:
         if streamed:  # After the progress line has gone.
-            answers = [generator.generate(request, on_piece=_write, **given)]
+            answers = [generator.generate(request, on_piece=write_generated, **given)]
             sys.stdout.write("\n")
         ran = generator.receipt() if receipt or receipt_file is not None else None
     if ran is not None and receipt_file is not None:
@@ -116,7 +115,7 @@ def generate(
     def show() -> None:
         for answer in answers:
             if not streamed:
-                _write(answer.text + "\n")
+                write_generated(answer.text + "\n")
             print_note(
                 f"prefill: {answer.prompt_tokens} tokens in {answer.prefill_s:.2f} s; "
                 f"decode: {len(answer.tokens)} tokens at {answer.tokens_per_second:.1f}/s ({answer.finish})"
@@ -183,9 +182,3 @@ def _dispatches(model: str, opening: GeneratorFlags) -> CommandResult:
             print_line(f"{row.after:24}{row.dispatches:11}  {row.meaning}")
 
     return CommandResult({"model": model, "rows": [asdict(r) for r in rows]}, show)
-
-
-def _write(text: str) -> None:
-    """Write generated text as it is; on a terminal, escape control characters."""
-    sys.stdout.write(printable.text(text) if sys.stdout.isatty() else text)
-    sys.stdout.flush()

@@ -13,6 +13,7 @@ from ..errors import InputError
 __all__ = ["GenerationFlags"]
 
 _LENGTH, _SAMPLING, _SEARCH, _LIMITS = "Length", "Sampling", "Beam search", "What the text may be"
+_SPECULATION = "Speculative decoding"
 
 
 def _option(panel: str, text: str, *names: str, **limits: Any) -> Any:
@@ -97,6 +98,25 @@ class GenerationFlags:
             "End when enough answers have ended: true, false or never (only when none can improve).",
             metavar="WHEN",
         ),
+    ] = None
+    prompt_lookup_num_tokens: Annotated[
+        int | None,
+        _option(
+            _SPECULATION,
+            "Guess N tokens at a time from what followed the last tokens earlier.",
+            metavar="N",
+            min=1,
+        ),
+    ] = None
+    max_matching_ngram_size: Annotated[
+        int | None, _option(_SPECULATION, "Most last tokens to look up. Default: 2.", metavar="N", min=1)
+    ] = None
+    assistant_model: Annotated[
+        str | None,
+        _option(_SPECULATION, "Guess tokens with a smaller model of the same tokens.", metavar="MODEL"),
+    ] = None
+    num_assistant_tokens: Annotated[
+        int | None, _option(_SPECULATION, "Tokens that it guesses at a time. Default: 5.", metavar="N", min=1)
     ] = None
     no_repeat_ngram_size: Annotated[
         int | None, _option(_LIMITS, "No sequence of N tokens occurs twice; 0: no limit.", min=0)

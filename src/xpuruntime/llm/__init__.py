@@ -9,6 +9,7 @@ from .build import build_program, decoder_graphs
 from .calibrate import calibrated
 from .checkpoint.config import DecoderConfig
 from .checkpoint.reader import Checkpoint, open_checkpoint
+from .conversation import Conversation
 from .decoder import decoder_graph
 from .generate import Completion, Generator, Piece, generate
 from .sampling import Sampling
@@ -19,6 +20,7 @@ __all__ = [
     "BatchStatistics",
     "Checkpoint",
     "Completion",
+    "Conversation",
     "DecoderConfig",
     "Generator",
     "Piece",

@@ -12,6 +12,7 @@ several threads are serialized.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import threading
@@ -50,9 +51,10 @@ from .decoding.answer import AnswerState, checked_token
 from .decoding.beams import beam_search
 from .decoding.sources import source_rows
 from .decoding.texts import AnswerTexts
-from .decoding.words import GenerationOptions
+from .decoding.words import GenerationOptions, speculation_of
 from .programs import DecoderPrograms
 from .report import plan_of, receipt_of
+from .speculation import Drafter, DraftModel, Drafts, PromptLookup, speculated
 from .steps import Steps
 
 __all__ = ["Completion", "Generator", "Piece", "Prompt", "computed_in", "device_for", "generate"]
@@ -103,6 +105,7 @@ class Generator:
         self.request = demands = demanded("Generator", {}, policy)
         self.arguments = {k: str(v) for k, v in (("target", device), ("precision", dtype)) if v is not None}
         execution = demands.policy.execution
+        self._speculation = speculation_of(execution.options_for("native"))
         notes: list[str] = []
         device = device_for(device, target, demands, notes)
         self.dtype, demands = computed_in(dtype, config.dtype, demands, notes)
@@ -141,16 +144,17 @@ class Generator:
         self._texts = AnswerTexts(self.checkpoint, self.capacity, self._most_likely)
         self._lock = threading.Lock()
         self._holder: int | None = None  # id of the thread that holds the lock
+        self._threads, self.drafts = threads, Drafts()
+        self._assistants: dict[Any, Generator] = {}
 
     def _loaded(
         self, program: CompiledProgram, options: Mapping[str, Any], say: Callable[[str], object]
     ) -> tuple[Weights, Steps]:
         """Return the weights of a program, and its executors."""
-        weights = load_weights(
-            self.checkpoint.arrays,
+        weights, self._kept = self.programs.weights(
             program,
             self.device,
-            on_progress=lambda done, total: say(f"loading weights: {done / max(total, 1):.0%}"),
+            lambda done, total: say(f"loading weights: {done / max(total, 1):.0%}"),
         )
         return weights, Steps(program, weights, **options)
 
@@ -220,7 +224,7 @@ class Generator:
             if on_piece is not None:
                 raise InputError("generate", "supports on_piece for a single prompt only", got=len(prompt))
             return self.generate_batch(prompt, **words)  # type: ignore[arg-type]
-        options = self._texts.options(words)
+        options = self._options(words)
         if on_piece is not None and (options.samples > 1 or options.num_beams > 1):
             raise InputError("generate", "supports on_piece for a single answer without beam search only")
         answers = self._answers([self._texts.source(prompt)], on_piece, options)  # type: ignore[arg-type]
@@ -230,7 +234,7 @@ class Generator:
         """Generate the answers to prompts, ``batch`` texts at a time. Prompts may differ in length. Logits are those of a single
         prompt up to rounding; ``BatchGenerator`` with ``batch_invariant`` gives equal bits. Words are those of ``generate``.
         """
-        options = self._texts.options(words)
+        options = self._options(words)
         return self._answers([self._texts.source(p) for p in prompts], None, options)
 
     def stream(self, prompt: Prompt, **words: Any) -> Iterator[Piece]:
@@ -249,14 +253,27 @@ class Generator:
         forced_bos_token_id, forced_eos_token_id, begin_suppress_tokens: the first and the last token, and what the first is not. With
                            ``suppress_tokens``, an encoder-decoder has the checkpoint's, and None removes one.
         logprobs:          number of most likely tokens whose log probabilities are returned for each position, next to that of the token.
+        prompt_lookup_num_tokens, max_matching_ngram_size: speculative decoding: this number of tokens is guessed from what followed earlier
+                           occurrences of the last tokens (at most 2 by default), and checked in one run.
+        assistant_model, num_assistant_tokens: the same with a draft model (a Generator, or what it opens), which guesses 5 tokens by default.
         json_schema, regex, grammar: what the answer matches (a Lark grammar). Needs ``pip install 'xpuruntime[grammar]'``.
         Raises InputError, UnavailableError.
         """
-        options = self._texts.options(words)
+        options = self._options(words)
         if options.samples > 1 or options.num_beams > 1:
             raise InputError("stream", "supports one answer without beam search", do="Call generate.")
         states = self._texts.states([self._texts.source(prompt)], options)
         return (piece for _, piece in self._held(lambda: self._pieces(states)))
+
+    def _options(self, words: Mapping[str, Any]) -> GenerationOptions:
+        """Return the checked options of a call. A policy's speculation applies unless the call has its own, or searches by beams."""
+        options = self._texts.options(words)
+        if options.num_beams == 1 and not options.drafts:
+            options = replace(options, **self._speculation)
+        if options.drafts and self.steps.encoders:
+            who = f"language model {self.checkpoint.name}"
+            raise InputError(who, "is an encoder-decoder, which does not support speculative decoding")
+        return options
 
     def _answers(
         self,
@@ -266,7 +283,7 @@ class Generator:
     ) -> list[Completion]:
         if options.num_beams > 1:
             return [c for text in texts for c in self._held(lambda t=text: self._beams(t, options))]  # type: ignore[misc]
-        states, size = self._texts.states(texts, options), self.steps.batch
+        states, size = self._texts.states(texts, options), 1 if options.drafts else self.steps.batch
         groups = [states[i : i + size] for i in range(0, len(states), size)]
         return [completion for group in groups for completion in self._together(group, on_piece)]
 
@@ -294,6 +311,12 @@ class Generator:
 
     def _held(self, work: Callable[[], Iterator[_T]]) -> Iterator[_T]:
         """Yield what ``work`` yields while other threads wait."""
+        with self.exclusive():
+            yield from work()
+
+    @contextlib.contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Let other threads wait, because a text changes the cache. Raises InputError if this thread has an active stream."""
         me = threading.get_ident()
         if self._holder == me:  # waiting for the lock would be a deadlock
             do = "Read it to its end, or call its close()."
@@ -303,12 +326,15 @@ class Generator:
         with self._lock:
             self._holder = me
             try:
-                yield from work()
+                yield
             finally:
                 self._holder = None
 
     def _pieces(self, states: list[AnswerState]) -> Iterator[tuple[int, Piece]]:
         """Yield (index of a text, piece of its answer)."""
+        if states[0].options.drafts:
+            yield from ((0, piece) for piece in self._speculated(states[0]))
+            return
         # Token and position of the next cache row of each text. Those of a finished text no longer change.
         tokens, positions = [s.prompt[-1] for s in states], [len(s.prompt) - 1 for s in states]
         live = set(range(len(states)))
@@ -346,6 +372,39 @@ class Generator:
                 self.steps.write_counts([s.counts for s in states if s.counts is not None])
             selected = True
             self.steps.sample(tokens, positions, settings, [s.numbers for s in states])
+
+    def _speculated(self, state: AnswerState) -> Iterator[Piece]:
+        """Yield the pieces of one answer, with guesses of the next tokens that runs of several tokens check."""
+        options = state.options
+        if options.assistant_model is None:
+            drafter: Drafter = PromptLookup(options.max_matching_ngram_size)
+            yield from speculated(self.steps, state, drafter, options.drafts, self.capacity, self.drafts)
+            return
+        model = self._assistant(options.assistant_model)
+        with model.exclusive():
+            drafter = DraftModel(model.steps, model.config.vocab, model.capacity, self.config.vocab)
+            yield from speculated(self.steps, state, drafter, options.drafts, self.capacity, self.drafts)
+
+    def _assistant(self, source: Any) -> Generator:
+        """Return the draft model, opened once. Raises InputError if its tokens have other meanings."""
+        model = source if isinstance(source, Generator) else self._assistants.get(_known_by(source))
+        who = f"language model {self.checkpoint.name}"
+        if model is self:
+            raise InputError(who, "cannot be its own assistant_model", do="Give a smaller model.")
+        if model is None:
+            size = min(self.capacity, open_checkpoint(source).config.max_positions)
+            model = Generator(source, capacity=size, device=self.device, threads=self._threads)
+            self._assistants[_known_by(source)] = model
+        ours, theirs = self.checkpoint.text, model.checkpoint.text
+        same = model.config.vocab == self.config.vocab
+        if ours is not None and theirs is not None and ours is not theirs:
+            same = ours.tokenizer.get_vocab() == theirs.tokenizer.get_vocab()
+        if not same or model.steps.encoders:
+            do = "Give a smaller model of the same family, with the same tokenizer."
+            raise InputError(
+                who, "needs an assistant_model with the same tokens", got=model.checkpoint.name, do=do
+            )
+        return model
 
     def _beams(self, text: Source, options: GenerationOptions) -> Iterator[Completion]:
         """Yield the best answers of a beam search."""
@@ -403,14 +462,22 @@ class Generator:
         return self.steps.step([token], [position])[:1]
 
     def close(self) -> None:
-        """Free memory. Later calls raise RunError."""
+        """Free memory, after the store has the weights. Later calls raise RunError."""
         self.steps.close()
+        self._kept.wait()
+        for assistant in self._assistants.values():
+            assistant.close()
 
     def __enter__(self) -> Generator:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _known_by(source: Any) -> Any:
+    """Return what a draft model is remembered by: its path, or the module itself."""
+    return str(source) if isinstance(source, str | os.PathLike) else id(source)
 
 
 def _sized(checkpoint: Checkpoint, source_capacity: int | None) -> Checkpoint:

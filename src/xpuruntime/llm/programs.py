@@ -27,11 +27,14 @@ from ..kernels.user.kernel import named_digests
 from ..policies import Resolved
 from ..printable import logger
 from ..program.program import CompiledProgram
+from ..runtime import Weights, load_weights
+from ..runtime.weights.kept import KeptWeights
+from ..storage.files import SETTLED_S, file_identity
 from ..storage.store import Store, digest
 from .build import FUSIONS, build_program, entry_graph
 from .checkpoint.data import Checkpoint
 
-__all__ = ["DecoderPrograms", "OpenedProgram"]
+__all__ = ["DecoderPrograms", "LoadedWeights", "OpenedProgram"]
 
 _log = logger("xpuruntime.session")
 _KIND = "artifact"
@@ -44,6 +47,15 @@ class OpenedProgram:
 
     program: CompiledProgram
     from_store: bool
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedWeights:
+    """Where the weights came from, their bytes, and the seconds that this took."""
+
+    from_store: bool
+    size_bytes: int
     seconds: float
 
 
@@ -70,6 +82,7 @@ class DecoderPrograms:
         self._sizes, self._graph = dict(sizes), graph or entry_graph
         self._target: CodegenTarget = resolve_target(target)
         self.opened: dict[tuple[str, ...], OpenedProgram] = {}
+        self.loaded: LoadedWeights | None = None
 
     def get(self, entries: Sequence[str], *, fresh: bool = False) -> CompiledProgram:
         """Return the program with these entry points. ``fresh`` replaces a program of the store that this machine cannot run.
@@ -102,6 +115,36 @@ class DecoderPrograms:
                 raise
             program = self.get(entries, fresh=True)
             return program, load(program)
+
+    def weights(
+        self, program: CompiledProgram, device: Any, on_progress: Callable[[int, int], object] | None = None
+    ) -> tuple[Weights, KeptWeights]:
+        """Return the weights of a program, mapped from the store if they are there, and what keeps them there."""
+        began = time.perf_counter()
+        kept = self._kept(program)
+        weights = kept.open(program, device)
+        found = weights is not None
+        if weights is None:
+            weights = load_weights(self._checkpoint.arrays, program, device, on_progress=on_progress)
+            kept.keep(weights)
+        self.loaded = LoadedWeights(found, weights.size_bytes, time.perf_counter() - began)
+        return weights, kept
+
+    def _kept(self, program: CompiledProgram) -> KeptWeights:
+        """Return the place of a program's weights in the store. Those without files, or of files that just changed, are not kept."""
+        sources, now = self._checkpoint.sources, time.time()
+        identities = [file_identity(s) for s in sources]
+        known = bool(sources) and all(
+            i is not None and now - max(i[3], i[4]) / 1e9 > SETTLED_S for i in identities
+        )
+        ingredients = {
+            "xpuruntime": __version__,
+            "packing": {**compiler_facts(), "llm": _files_digest("llm", "runtime", "storage")},
+            "program": program.digest,
+            "recipes": digest({"recipes": plain(program.recipes)}),
+            "files": [[str(s.absolute()), i] for s, i in zip(sources, identities, strict=True)],
+        }
+        return KeptWeights(self._store if known else Store(mode="off"), ingredients)
 
     def _stored(self, key: str) -> CompiledProgram | None:
         blob = self._store.view(_KIND, key)
@@ -139,7 +182,7 @@ class DecoderPrograms:
             "xpuruntime": __version__,
             "engine": "native",
             "entries": list(entries),
-            "compiler": {**compiler_facts(), "llm": _builder_digest()},
+            "compiler": {**compiler_facts(), "llm": _files_digest("llm")},
             "model": [c.name, digest({"config": plain(c.config), "weights": specs})],
             "sizes": plain(self._sizes),
             "target": [self._target.name, repr(self._target.config), bool(self._target.here)],
@@ -163,9 +206,10 @@ def plain(value: Any) -> Any:
 
 
 @functools.cache
-def _builder_digest() -> str:
-    """Return the sha256 of the files that make graphs of checkpoints."""
-    folder, result = Path(__file__).parent, hashlib.sha256()
-    for file in sorted(folder.rglob("*.py")):
-        result.update(file.name.encode() + file.read_bytes())
+def _files_digest(*rooms: str) -> str:
+    """Return the sha256 of the files of some parts of the package: of those that make graphs of checkpoints, and that pack weights."""
+    result = hashlib.sha256()
+    for room in rooms:
+        for file in sorted((Path(__file__).parents[1] / room).rglob("*.py")):
+            result.update(file.name.encode() + file.read_bytes())
     return result.hexdigest()

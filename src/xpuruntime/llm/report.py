@@ -6,8 +6,7 @@ with the region's, because entry points compute nodes of the same names.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from .. import __version__
@@ -21,7 +20,7 @@ from ..protocols import Evidence
 from ..runtime import Executor
 from ..targets import DeviceId
 from ..types import DType
-from .build import phase_of
+from .build import VERIFY, phase_of
 
 if TYPE_CHECKING:
     from .generate import Generator
@@ -125,6 +124,16 @@ def _own_decisions(model: Generator) -> list[Decision]:
         code = Reason.RECORDED if opened.from_store else Reason.DEFAULT
         head = Candidate(opened.program.digest[:12], code, f"{why} in {seconds:.2f} s", facts=facts)
         programs.append(Decision("program", ", ".join(entries), head))
+    if (loaded := model.programs.loaded) is not None:
+        facts = {
+            "from_store": loaded.from_store,
+            "bytes": loaded.size_bytes,
+            "load_s": round(loaded.seconds, 4),
+        }
+        how = "mapped from the store" if loaded.from_store else "loaded from the checkpoint"
+        code = Reason.RECORDED if loaded.from_store else Reason.DEFAULT
+        why = f"{loaded.size_bytes} bytes, {how} in {loaded.seconds:.2f} s"
+        programs.append(Decision("weights", name, Candidate("packed", code, why, facts=facts)))
     return [Decision("engine", name, engine), Decision("precision", name, precision), *programs]
 
 
@@ -145,8 +154,13 @@ def _evidence(model: Generator, entry: str, executor: Executor, times: bool) -> 
     runs, calls = executor.counters["runs"], len(executor.plan.calls)
     arrays = model.steps.last.get(entry) if times else None
     rows = {"prefill": "a chunk", "decode": "a token of each text", "sample": "a token of each text"}
-    notes = [f"{calls} calls for {rows[phase_of(entry)]}; {runs} runs"]
-    options: Mapping[str, Any] = {"phase": phase_of(entry), "runs": str(runs), "calls": str(calls)}
+    unit = "several tokens of one text" if entry.startswith(VERIFY) else rows[phase_of(entry)]
+    notes = [f"{calls} calls for {unit}; {runs} runs"]
+    if entry.startswith(VERIFY):
+        notes.append(model.drafts.text)
+    options = {"phase": phase_of(entry), "runs": str(runs), "calls": str(calls)}
+    if entry.startswith(VERIFY):
+        options |= {k: str(v) for k, v in asdict(model.drafts).items()}
     evidence = evidence_of(
         executor, arrays, model.observations, source="this generator", notes=notes, options=options
     )

@@ -17,7 +17,7 @@ from ..protocols import Array
 from ..runtime import Executor, Weights
 from ..runtime.execution.demands import SETTLED
 from ..types import DType
-from .build import DECODE, SAMPLE, encode_name, prefill_name
+from .build import DECODE, SAMPLE, encode_name, prefill_name, verify_name
 from .decoder import COUNTS, SOURCE
 from .reorder import reorder_program
 
@@ -71,6 +71,7 @@ class Steps:
         self._source: list[Array] = [np.ones(batch, np.int64)] if self.encoders else []
         self.token = np.zeros(batch, np.int64)
         self.logits = np.zeros((batch, vocab), dtype.numpy)
+        self._checked = np.zeros((0, vocab), dtype.numpy)
 
     def _open(self, program: CompiledProgram, entry: str) -> Executor:
         self.states.include(program, self.decode.backend)
@@ -154,6 +155,20 @@ class Steps:
         last = np.arange(self.batch, dtype=np.int64)
         self._run(self.decode, [*columns, *self._source, last], [self.token, self.logits])
         return self.logits
+
+    def verify(self, tokens: Sequence[int], start: int, length: int) -> Array:
+        """Read tokens of the first text from position ``start``, in a run of ``length`` tokens. Return the logits after each (valid until the
+        next call).
+        """
+        executor, count = self.executor(verify_name(length)), len(tokens)
+        rows = np.minimum(np.arange(length), count - 1)
+        inputs = [np.zeros((self.batch, length), np.int64) for _ in range(2)]
+        inputs[0][0], inputs[1][0] = np.asarray(tokens, np.int64)[rows], rows + start
+        last = np.arange(1, self.batch + 1, dtype=np.int64) * length - 1
+        if len(self._checked) != self.batch * length:
+            self._checked = np.zeros((self.batch * length, self._vocab), self._dtype.numpy)
+        self._run(executor, [*inputs, last], [self.token, self._checked])
+        return self._checked[:count]
 
     def _run(self, executor: Executor, inputs: list[Any], out: list[Any]) -> None:
         self.last[executor.entry.name] = inputs

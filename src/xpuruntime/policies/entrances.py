@@ -21,6 +21,7 @@ __all__ = [
     "INSTEAD_OF_INT8",
     "PARTITIONED",
     "SESSION",
+    "SPECULATION",
     "FieldUse",
     "demanded",
     "possible",
@@ -62,6 +63,19 @@ def _kinds(*kinds: str) -> Takes:
 
 def _native(value: Any) -> bool:
     return value in ("native", "auto")
+
+
+SPECULATION = (
+    "prompt_lookup_num_tokens",
+    "max_matching_ngram_size",
+    "assistant_model",
+    "num_assistant_tokens",
+)
+"""Options of the engine native at a Generator: words of a generation that a policy may set."""
+
+
+def _speculates(value: Mapping[str, Any]) -> bool:
+    return set(value.get("native", ())) <= set(SPECULATION)
 
 
 def _no_buckets(value: Mapping[str, Any]) -> bool:
@@ -149,6 +163,7 @@ ENTRANCES: Mapping[str, Mapping[str, FieldUse]] = MappingProxyType(
             "target": FieldUse("the device, if no argument names one", _kinds("cpu", "cuda", "auto"), "xpuruntime generates no code for it", "Use cpu or cuda:0."),
             "precision": FieldUse("the precision, if dtype= is not given"),
             "caching": FieldUse("use of the store"),
+            "engine_options": FieldUse("options of `native` select speculative decoding: `prompt_lookup_num_tokens`, `max_matching_ngram_size`, `assistant_model`, `num_assistant_tokens`; no effect for engines that are not used", _speculates, f"native's options at a Generator are {', '.join(SPECULATION)}", "Remove the others."),
             "fixed_shapes": _refused("its sizes are arguments", "Pass batch=, capacity= and buckets=."),
             "transfers": FieldUse("h2d and d2h: its programs copy nothing inside a run", lambda value: value.get("sync") != "none", "the host reads each token to decide whether to go on", "Leave sync out."),
         }),

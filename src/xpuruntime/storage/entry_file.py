@@ -1,6 +1,6 @@
 """The file format of one store entry, written atomically and read with its checksum.
 
-``magic | header length | header JSON | payload``. The header holds the payload's length and sha256, all ingredients of the
+``magic | header length | header JSON | payload``. Spaces after the header align the payload. The header holds the payload's length and sha256, all ingredients of the
 entry's key, and the creation time.
 """
 
@@ -18,6 +18,7 @@ from typing import Any
 from ..errors import FormatError
 
 __all__ = [
+    "ALIGNMENT",
     "MAGIC",
     "REBUILD_ADVICE",
     "VERSION",
@@ -30,6 +31,7 @@ __all__ = [
 
 MAGIC = b"XPUSTORE"
 VERSION = 1
+ALIGNMENT = 64
 REBUILD_ADVICE = "Remove the file; it is rebuilt when needed."
 
 
@@ -71,20 +73,24 @@ def read_header(path: Path, head: bytes, file: Any) -> dict[str, Any]:
 
 
 def entry_parts(
-    kind: str, key: str, ingredients: Mapping[str, Any], payload: bytes
-) -> tuple[bytes, bytes, bytes]:
-    """Return the parts of an entry's file in order."""
+    kind: str, key: str, ingredients: Mapping[str, Any], *payload: bytes | memoryview
+) -> tuple[bytes | memoryview, ...]:
+    """Return the parts of an entry's file in order. The payload begins at a multiple of ``ALIGNMENT`` bytes, so that it can be mapped."""
+    checksum = hashlib.sha256()
+    for part in payload:
+        checksum.update(part)
     header = {
         "kind": kind,
         "key": key,
-        "bytes": len(payload),
-        "sha256": hashlib.sha256(payload).hexdigest(),
+        "bytes": sum(map(len, payload)),
+        "sha256": checksum.hexdigest(),
         "made": time.time(),
         "ingredients": dict(ingredients),
     }
     text = json.dumps(header, sort_keys=True).encode()
+    text += b" " * (-(16 + len(text)) % ALIGNMENT)
     head = MAGIC + VERSION.to_bytes(4, "little") + len(text).to_bytes(4, "little")
-    return head, text, payload
+    return head, text, *payload
 
 
 def mapped(file: Any) -> memoryview:

@@ -12,7 +12,16 @@ from typing import BinaryIO
 
 from ..errors import StoreError
 
-__all__ = ["TEMPORARY", "open_regular", "read_regular", "store_error", "untrusted", "write_atomic"]
+__all__ = [
+    "SETTLED_S",
+    "TEMPORARY",
+    "file_identity",
+    "open_regular",
+    "read_regular",
+    "store_error",
+    "untrusted",
+    "write_atomic",
+]
 
 TEMPORARY = ".tmp-"
 
@@ -51,6 +60,22 @@ def read_regular(path: str | os.PathLike[str], max_bytes: int | None = None) -> 
         if max_bytes is not None and size > max_bytes:
             raise OSError(errno.EFBIG, f"is too large ({size} bytes, at most {max_bytes})", os.fspath(path))
         return file.read()
+
+
+SETTLED_S = 2.0
+"""A file that changed less than so many seconds ago may change again within the same tick of its file system's clock."""
+
+
+def file_identity(path: Path) -> list[int] | None:
+    """Return device, inode, size, and both times of a file in nanoseconds; None if it cannot be read.
+
+    Any change gives it a new time of status change, which no program can reset.
+    """
+    try:
+        s = path.stat()
+    except (OSError, ValueError):
+        return None
+    return [s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns]
 
 
 def untrusted(facts: os.stat_result) -> str:

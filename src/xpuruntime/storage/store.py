@@ -120,12 +120,14 @@ class Store:
         payload = self._checked(kind, key, lambda file: file.read())
         return None if payload is None else bytes(payload)
 
-    def view(self, kind: str, key: str) -> memoryview | None:
+    def view(self, kind: str, key: str, *, check: bool = True) -> memoryview | None:
         """Return the payload as ``get``, without a copy: the file's pages are mapped privately, so writing does not change the file.
 
         It stays valid after the entry is trimmed or replaced.
+        check: False checks the header and the size, and not the payload's checksum, so that nothing is read before it is used. For large
+               data that is as trusted as the files that it was made from; ``verify`` checks every entry.
         """
-        return self._checked(kind, key, mapped)
+        return self._checked(kind, key, mapped, check)
 
     def recall(self, kind: str, key: str, parse: Callable[[bytes], _T]) -> _T | None:
         """Return ``parse(payload)``; None if absent. An entry that cannot be parsed is removed with a warning."""
@@ -153,7 +155,7 @@ class Store:
                     path.unlink()
 
     def _checked(
-        self, kind: str, key: str, read: Callable[[BinaryIO], bytes | memoryview]
+        self, kind: str, key: str, read: Callable[[BinaryIO], bytes | memoryview], check: bool = True
     ) -> memoryview | None:
         if self.mode == "off":
             return None
@@ -165,7 +167,8 @@ class Store:
                     raise FormatError(f"store entry {path}", reason, do=REBUILD_ADVICE)
                 header = read_header(path, file.read(16), file)
                 payload = memoryview(read(file))
-            check_payload(path, header, payload)
+            if check:
+                check_payload(path, header, payload)
             if (header["kind"], header["key"]) != (kind, key):
                 raise FormatError(
                     f"store entry {path}", "belongs to another key", got=header["key"], do=REBUILD_ADVICE
@@ -220,8 +223,8 @@ class Store:
             _REPORTED.add(self.root)
         _log.log(logging.DEBUG if warned else logging.WARNING, "%s Continuing without the store.", error)
 
-    def put(self, kind: str, ingredients: Mapping[str, Any], payload: bytes) -> str:
-        """Store a payload under the digest of its ingredients and return the key. Raise StoreError (disk full, no permission).
+    def put(self, kind: str, ingredients: Mapping[str, Any], *payload: bytes | memoryview) -> str:
+        """Store a payload, in one part or several, under the digest of its ingredients and return the key. Raise StoreError (disk full, no permission).
 
         A store that was reported as unusable stores nothing.
         """
@@ -230,7 +233,7 @@ class Store:
             return key
         path = self.path(kind, key)
         self._prepare(path)
-        parts = entry_parts(kind, key, ingredients, payload)
+        parts = entry_parts(kind, key, ingredients, *payload)
         write_atomic(path, *parts, private=True)
         if not self._has_room_for(sum(map(len, parts))):
             self.trim(keep=key)

@@ -26,6 +26,7 @@ from ...frontends.model_file import open_model
 from ...plugins.loader import package_version
 from ...printable import logger
 from ...protocols import ModelSource, NodeRef, Products
+from ...storage.files import SETTLED_S, file_identity
 from ...storage.store import Store, digest
 from ...types import DType, TensorSpec
 
@@ -33,7 +34,6 @@ __all__ = ["KIND", "fixed_known", "open_known"]
 
 KIND = "model"
 _FORMAT = 2
-_SETTLED_S = 2.0
 _log = logger("xpuruntime.session")
 
 
@@ -43,18 +43,18 @@ def open_known(model: Any, store: Store) -> ModelSource:
         return open_model(model)
     path = Path(os.fspath(model))
     began = time.time()
-    identity = _identity(path)
+    identity = file_identity(path)
     if identity is None:
         return open_model(model)
     key = {"file": [str(path.absolute()), *identity], **_readers()}
     known = store.recall(KIND, digest(key), lambda payload: _of_file(json.loads(payload), path))
-    if known is not None and all(_identity(f) == i for f, i in known[1].items()):
+    if known is not None and all(file_identity(f) == i for f, i in known[1].items()):
         return known[0]
     source = open_model(model)
-    further = {f.relative_to(path.parent).as_posix(): _identity(f) for f in source.files[1:]}
+    further = {f.relative_to(path.parent).as_posix(): file_identity(f) for f in source.files[1:]}
     seen = [identity, *further.values()]
-    whole = source.path == path and _identity(path) == identity and None not in seen
-    if whole and all(began - max(i[3], i[4]) / 1e9 > _SETTLED_S for i in seen if i):
+    whole = source.path == path and file_identity(path) == identity and None not in seen
+    if whole and all(began - max(i[3], i[4]) / 1e9 > SETTLED_S for i in seen if i):
         _keep(store, key, source, further)
     return source
 
@@ -105,14 +105,6 @@ def _readers() -> dict[str, Any]:
     """Return the versions of the packages that read models. Another version may read a model differently."""
     packages = {p: package_version(p) for p in ("onnx", "openvino")}
     return {"format": _FORMAT, "xpuruntime": __version__, **packages}
-
-
-def _identity(path: Path) -> list[int] | None:
-    try:
-        s = path.stat()
-    except (OSError, ValueError):
-        return None
-    return [s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns]
 
 
 def _of_file(record: Mapping[str, Any], path: Path) -> tuple[ModelSource, dict[Path, list[int]]]:

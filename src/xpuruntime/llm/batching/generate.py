@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
 
-from ...errors import BuildError, InputError, RunError, XpuError
+from ...errors import BuildError, InputError, PolicyError, RunError, XpuError
 from ...faults import contained
 from ...inference.native.targets import own_target
 from ...ir.interp.sampling import NO_TOKEN
@@ -129,6 +129,9 @@ class BatchGenerator:
         if config.encoder is not None:
             raise BuildError(who, "has an encoder, which batches do not support", do="Use a Generator.")
         demands = demanded("Generator", {}, policy)
+        if named := demands.policy.execution.options_for("native"):
+            do = "Open the model as a Generator, or remove them."
+            raise PolicyError(who, "does not support these options of native", got=", ".join(named), do=do)
         notes: list[str] = []
         device = device_for(device, target, demands, notes)
         self.dtype, demands = computed_in(dtype, config.dtype, demands, notes)
@@ -224,6 +227,9 @@ class BatchGenerator:
         if options.num_beams > 1:
             do = "Open the model as a Generator."
             raise InputError("a batch", "does not support beam search", got=options.num_beams, do=do)
+        if options.drafts:
+            do = "Open the model as a Generator, or remove the words of speculative decoding."
+            raise InputError("a batch", "does not support speculative decoding", got=options.drafts, do=do)
         states = self._texts.states(texts, options)
         with self._lock:
             self._check_open()

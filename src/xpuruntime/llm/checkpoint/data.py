@@ -22,6 +22,7 @@ class Checkpoint:
     files: for each weight, its file in ``folder``; empty for weights in memory.
     text:  the tokenizer; None if only tokens are supported.
     generation: the words of ``generation_config.json``.
+    sources: the files that arrays come from; empty for weights in memory.
     """
 
     name: str
@@ -32,3 +33,4 @@ class Checkpoint:
     folder: Path | None = None
     text: TextCodec | None = None
     generation: Mapping[str, Any] = field(default_factory=dict)
+    sources: tuple[Path, ...] = ()

@@ -70,7 +70,7 @@ def _opened(path: Path, who: str, reader: Any) -> Checkpoint:
     if unknown := sorted(arrays.others):
         do = "The model has a part that this release does not support."
         raise ModelError(who, "has unknown tensors", got=", ".join(unknown[:3]), do=do)
-    return Checkpoint(path.stem, config, arrays, arrays.specs, text=_text(fact))
+    return Checkpoint(path.stem, config, arrays, arrays.specs, text=_text(fact), sources=(path,))
 
 
 def _with_biases(

@@ -100,8 +100,9 @@ def _from_folder(folder: Path) -> Checkpoint:
     config = with_shared(with_experts(config, arrays), arrays)
     arrays |= computed_positions(config, arrays)
     checkpoint = Checkpoint(
-        folder.resolve().name, config, arrays, _specs(arrays), files, folder, open_text(folder), generation
-    )
+        folder.resolve().name, config, arrays, _specs(arrays), files, folder, open_text(folder), generation,
+        tuple(folder / file for file in sorted(set(files.values()))),
+    )  # fmt: skip
     return checked(checkpoint)
 
 

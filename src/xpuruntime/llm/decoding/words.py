@@ -20,7 +20,7 @@ from ...errors import InputError
 from ...storage.files import read_regular
 from ..sampling import Sampling
 
-__all__ = ["IGNORED", "NEUTRAL", "WORDS", "GenerationOptions", "read_words"]
+__all__ = ["IGNORED", "NEUTRAL", "WORDS", "GenerationOptions", "read_words", "speculation_of"]
 
 _WHO = "generation"
 _MAX_JSON = 1 << 20
@@ -49,6 +49,10 @@ class GenerationOptions:
     length_penalty: float = 1.0
     early_stopping: bool | str = False
     grammar: tuple[str, str] | None = None
+    prompt_lookup_num_tokens: int = 0
+    max_matching_ngram_size: int = 2
+    assistant_model: Any = None
+    num_assistant_tokens: int = 5
     begin_suppressed: tuple[int, ...] = ()
     forced_first: int | None = None
     forced_last: int | None = None
@@ -90,6 +94,13 @@ class GenerationOptions:
             do = "Give one seed, or one per prompt."
             raise InputError(_WHO, f"has {len(self.seeds)} seeds for {texts} prompts", do=do)
         return list(self.seeds) if len(self.seeds) == texts else list(self.seeds) * texts
+
+    @property
+    def drafts(self) -> int:
+        """Return how many tokens are guessed at a time; 0 without speculative decoding."""
+        return (
+            self.num_assistant_tokens if self.assistant_model is not None else self.prompt_lookup_num_tokens
+        )
 
     @property
     def on_device(self) -> bool:
@@ -253,6 +264,10 @@ WORDS: Mapping[str, Callable[[str, Any], Any]] = {
     "length_penalty": _exponent,
     "early_stopping": _early,
     **dict.fromkeys(GRAMMARS, _grammar),
+    "prompt_lookup_num_tokens": _count(1, 1 << 10),
+    "max_matching_ngram_size": _count(1, 64),
+    "assistant_model": _raw,
+    "num_assistant_tokens": _count(1, 1 << 10),
 }
 """Every word and the check of its value."""
 ALIASES = {"n": "num_return_sequences", "stops": "eos_token_id"}
@@ -262,7 +277,7 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "encoder_repetition_penalty": (1,), "epsilon_cutoff": (0,), "eta_cutoff": (0,), "exponential_decay_length_penalty": (),
     "force_words_ids": (), "return_timestamps": (False,), "guidance_scale": (1,), "max_time": (), "num_beam_groups": (1,),
     "penalty_alpha": (0,), "remove_invalid_values": (False,), "renormalize_logits": (False,), "sequence_bias": (), "token_healing": (False,),
-    "top_h": (), "typical_p": (1,), "watermarking_config": (), "prompt_lookup_num_tokens": (), "use_mtp": (False,), "speculation_type": (),
+    "top_h": (), "typical_p": (1,), "watermarking_config": (), "use_mtp": (False,), "speculation_type": (),
 }  # fmt: skip
 """Words of transformers that are not supported, and the values that have no effect. None never has one."""
 IGNORED = frozenset(
@@ -288,10 +303,8 @@ IGNORED = frozenset(
         "low_memory",
         "max_cache_len",
         "max_initial_timestamp_index",
-        "max_matching_ngram_size",
         "max_window_size",
         "no_timestamps_token_id",
-        "num_assistant_tokens",
         "num_assistant_tokens_schedule",
         "output_attentions",
         "output_hidden_states",
@@ -310,6 +323,15 @@ IGNORED = frozenset(
 """Words of transformers that do not change the text."""
 _TOP_K_OF_CONFIGS = 50
 """top_k of a ``GenerationConfig`` that samples and does not say it."""
+
+
+def speculation_of(options: Mapping[str, str]) -> dict[str, Any]:
+    """Return the words of speculative decoding that a policy's options of an engine name. Raises InputError."""
+    words: dict[str, Any] = {}
+    for name, text in options.items():
+        value = int(text) if name != "assistant_model" and text.isascii() and text.isdecimal() else text
+        words[name] = WORDS[name](name, value)
+    return words
 
 
 def read_words(
@@ -379,13 +401,17 @@ def read_words(
 
 _PLAIN = (
     "max_new_tokens", "max_length", "min_new_tokens", "min_length", "no_repeat_ngram_size", "logprobs", "num_beams", "length_penalty",
-    "early_stopping", "decoder_input_ids", "language", "task",
+    "early_stopping", "prompt_lookup_num_tokens", "max_matching_ngram_size", "assistant_model", "num_assistant_tokens",
+    "decoder_input_ids", "language", "task",
 )  # fmt: skip
 """Words that are fields of ``GenerationOptions``."""
 
 
 def _consistent(options: GenerationOptions, vocab: int) -> None:
     """Raise InputError for options that do not fit each other or the vocabulary."""
+    if options.assistant_model is not None and options.prompt_lookup_num_tokens:
+        do = "Give one of them."
+        raise InputError(_WHO, "has both assistant_model and prompt_lookup_num_tokens", do=do)
     lists = {
         "bad_words_ids": [t for w in options.bad_words for t in w],
         "suppress_tokens": options.suppressed,
@@ -403,6 +429,7 @@ def _consistent(options: GenerationOptions, vocab: int) -> None:
             "stop_strings": bool(options.stop_strings),
             "logprobs": options.logprobs is not None,
             f"a {(options.grammar or ('grammar',))[0]}": options.grammar is not None,
+            "speculative decoding": options.drafts > 0,
         }
         for what, is_wrong in wrong.items():
             if is_wrong:
