@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from xpuruntime.cli.app import app
 from xpuruntime.errors import InputError, RunError
-from xpuruntime.llm import Generator
+from xpuruntime.llm import BatchGenerator, Generator
 from xpuruntime.llm.decoding.grammar import Grammars
 from xpuruntime.testing.conformance.seeded.decoders import reference
 
@@ -59,6 +59,26 @@ def test_a_hundred_texts_of_a_schema_parse(ours: Generator) -> None:
         jsonschema.validate(value, SCHEMA)
     assert len({json.dumps(v) for v in values}) == 100
     assert {v["kind"] for v in values} == {"cat", "dog", "none"}
+
+
+def test_texts_with_and_without_a_grammar_in_one_batch(ours: Generator) -> None:
+    """Texts, stop strings and grammars are each text's own, also in a cache that preempts."""
+    words: list[dict[str, Any]] = [
+        {"json_schema": SCHEMA, "max_new_tokens": 100},
+        {"regex": r"[0-9]{3}-[a-f]{2}"},
+        {"stop_strings": ["e", "7"], "max_new_tokens": 60},
+        {"max_new_tokens": 30},
+    ]
+    words = [{"temperature": 1.5, "seed": i, **w} for i, w in enumerate(words * 3)]
+    want = [ours.generate("Describe a pet.", **w) for w in words]
+    with BatchGenerator(ours.checkpoint, texts=8, capacity=160, cache_tokens=176, block_size=8) as batch:
+        answers = [batch.submit("Describe a pet.", **w) for w in words]
+        streamed = ["".join(p.text for p in a) for a in answers]
+        got = [a.result() for a in answers]
+        assert batch.statistics().preemptions > 0
+    assert [(a.text, a.tokens, a.finish) for a in got] == [(w.text, w.tokens, w.finish) for w in want]
+    assert streamed == [w.text for w in want]
+    assert {a.finish for a in got[::4]} == {"stop"}
 
 
 @pytest.mark.parametrize(

@@ -458,3 +458,15 @@ def test_a_second_start_compiles_nothing(model: Any, tmp_path: Path) -> None:
     assert found == [[False, False], [True, True]]
     with BatchGenerator(model, **{**SIZES, "cache_tokens": 112}, cache_dir=tmp_path) as other:
         assert not any(o.from_store for o in other.programs.opened.values())
+
+
+@pytest.mark.parametrize("weights", ["int8", "int4"])
+def test_weights_of_fewer_bits_keep_the_bits_of_answers(weights: str) -> None:
+    model = reference("llama", tie_word_embeddings=False, hidden_size=192, intermediate_size=256)
+    policy = {"version": 1, "kernel": {"weights": weights, "batch_invariant": True}}
+    words, texts = {"max_new_tokens": 8, "logprobs": 97}, prompts(16)
+    with BatchGenerator(model, texts=16, capacity=64, block_size=8, policy=policy, device=DEVICE) as batch:
+        kernels = {c.kernel for e in batch.steps.executors.values() for c in e.plan.calls}
+        assert f"matmul/{weights}_weights" in kernels
+        alone = [bits(batch.submit(t, **words).result()) for t in texts]
+        assert [bits(a) for a in batch.generate(texts, **words)] == alone
