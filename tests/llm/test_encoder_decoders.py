@@ -450,6 +450,33 @@ def test_answers_begin_with_language_and_task_as_in_transformers(words: dict[str
     assert first_tokens(checkpoint, read_words(words, None, SPOKEN, (), 97), 32) == want
 
 
+def test_a_language_that_is_not_given_is_detected_as_in_transformers() -> None:
+    from transformers import GenerationConfig
+
+    model = reference("whisper")
+    languages = {"<|en|>": 85, "<|de|>": 25}
+    words = {**SPOKEN, "lang_to_id": languages}
+    config = GenerationConfig(**words)  # type: ignore[arg-type]
+    checkpoint = replace(open_checkpoint(model), generation=words)
+    found = []
+    with opened(checkpoint, capacity=32) as ours:
+        for seed in range(4):
+            source = features(model, seed)
+            inputs = torch_of(source)
+            want = model._retrieve_init_tokens(inputs, 1, config, model.config, 64, {})[0].tolist()
+            assert ours._texts.begun(source, options_of(checkpoint, {}))[0] == want
+            found.append(want[1])
+            answer = ours.generate(source, max_new_tokens=6).tokens
+            assert answer == ours.generate(source, max_new_tokens=6, decoder_input_ids=want).tokens
+    assert len(set(found)) > 1, found
+
+
+def torch_of(source: np.ndarray) -> Any:
+    import torch
+
+    return torch.tensor(source)[None]
+
+
 def test_a_language_that_is_unknown_or_missing_is_refused() -> None:
     checkpoint = replace(open_checkpoint(reference("whisper")), generation=SPOKEN)
     for words, match in (
@@ -603,6 +630,25 @@ def test_values_that_are_not_supported_are_refused_by_name(family: str, field: s
     with pytest.raises(ModelError, match=field) as raised:
         DecoderConfig.from_json({**reference(family).config.to_dict(), field: value})
     assert repr(value)[:80] in str(raised.value)
+
+
+RELEASED: dict[str, dict[str, Any]] = {
+    "t5": {"n_positions": 512, "output_past": True, "task_specific_params": {"summarization": {"prefix": "summarize: "}}, "dense_act_fn": None},
+    "bart": {
+        "_num_labels": 3, "add_final_layer_norm": False, "classif_dropout": 0.0, "force_bos_token_to_be_generated": True,
+        "normalize_before": False, "num_hidden_layers": 12, "output_past": True, "prefix": " ", "no_repeat_ngram_size": 3,
+    },
+    "marian": {"add_bias_logits": False, "normalize_embedding": False, "static_position_embeddings": True, "bad_words_ids": [[96]]},
+    "pegasus": {"extra_pos_embeddings": 0, "normalize_before": True},
+    "whisper": {"forced_decoder_ids": [[1, 9]], "suppress_tokens": [1, 2], "max_length": 448},
+}  # fmt: skip
+"""Fields of released configs that change no result, or only the words of a generation."""
+
+
+@pytest.mark.parametrize("family", RELEASED)
+def test_the_fields_of_released_configs_are_known(family: str) -> None:
+    data = reference(family).config.to_dict()
+    assert DecoderConfig.from_json({**data, **RELEASED[family]}) == DecoderConfig.from_json(data)
 
 
 UNCHANGED = frozenset(["vocab_size", "return_dict", "output_hidden_states", "output_attentions", "is_encoder_decoder"])  # fmt: skip

@@ -311,3 +311,15 @@ def test_a_batch_generator_refuses_guesses(tmp_path: Path) -> None:
         pytest.raises(InputError, match="does not support speculative decoding"),
     ):
         batch.generate([[1, 2, 3]], max_new_tokens=2, prompt_lookup_num_tokens=3)
+
+
+def test_an_encoder_decoder_refuses_guesses() -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    from xpuruntime.testing.conformance.seeded.encoder_decoders import reference
+
+    with (
+        Generator(reference("t5"), capacity=16, source_capacity=16, buckets=(8,)) as model,
+        pytest.raises(InputError, match="is an encoder-decoder, which does not support speculative decoding"),
+    ):
+        model.generate([1, 2, 3], max_new_tokens=2, prompt_lookup_num_tokens=3)

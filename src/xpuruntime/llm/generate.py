@@ -21,6 +21,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar, overload
 
+import numpy as np
+
 from ..errors import (
     InputError,
     PolicyError,
@@ -139,7 +141,7 @@ class Generator:
             entries, lambda program: self._loaded(program, options, say)
         )
         self.decode, self.prefill, self.states = self.steps.decode, self.steps.prefill, self.steps.states
-        self._texts = AnswerTexts(self.checkpoint, self.capacity)
+        self._texts = AnswerTexts(self.checkpoint, self.capacity, self._most_likely)
         self._lock = threading.Lock()
         self._holder: int | None = None  # id of the thread that holds the lock
         self._threads, self.drafts = threads, Drafts()
@@ -438,6 +440,16 @@ class Generator:
             finish = "stop" if stopped else "capacity" if full else "length"
             shown = "" if codec is None else codec.decode(tokens)
             yield Completion(tokens, shown, rows, finish, *seconds, score=answer.score)
+
+    def _most_likely(self, source: Source, start: int, tokens: Sequence[int]) -> int:
+        """Return the most likely of some tokens after a source and a first token."""
+
+        def read() -> Iterator[Array]:
+            self.steps.encode([source])
+            yield self.steps.read([[start]])[0, list(tokens)]
+
+        (logits,) = self._held(read)
+        return tokens[int(np.argmax(logits))]
 
     # ── steps ──
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -51,9 +52,16 @@ def source_rows(source: Sequence[int] | NDArray[Any]) -> int:
     return source.shape[1] // 2 if isinstance(source, np.ndarray) else len(source)
 
 
-def first_tokens(checkpoint: Checkpoint, options: GenerationOptions, capacity: int) -> list[int]:
+def first_tokens(
+    checkpoint: Checkpoint,
+    options: GenerationOptions,
+    capacity: int,
+    detect: Callable[[int, Sequence[int]], int] | None = None,
+) -> list[int]:
     """Return the tokens that the decoder's text begins with: the given ones, else the start token, and for a model of many languages
     those of the language and the task. Raises InputError.
+
+    detect: returns the most likely of some tokens after a token, for a language that is not given.
     """
     who, words = f"language model {checkpoint.name}", checkpoint.generation
     if options.decoder_input_ids:
@@ -63,7 +71,7 @@ def first_tokens(checkpoint: Checkpoint, options: GenerationOptions, capacity: i
         start = words.get("bos_token_id") if start is None else start
         if not isinstance(start, int) or isinstance(start, bool):
             raise InputError(who, "has no decoder_start_token_id", got=repr(start)[:80], do=_FREE)
-        tokens = [start, *_spoken(words, options, who)]
+        tokens = [start, *_spoken(words, options, who, detect and partial(detect, start))]
     if bad := [t for t in tokens if not 0 <= t < checkpoint.config.vocab]:
         raise InputError(who, f"takes tokens from 0 to {checkpoint.config.vocab - 1}", got=bad[0], do=_FREE)
     if len(tokens) > capacity:
@@ -72,19 +80,26 @@ def first_tokens(checkpoint: Checkpoint, options: GenerationOptions, capacity: i
     return tokens
 
 
-def _spoken(words: Mapping[str, Any], options: GenerationOptions, who: str) -> list[int]:
+def _spoken(
+    words: Mapping[str, Any],
+    options: GenerationOptions,
+    who: str,
+    detect: Callable[[Sequence[int]], int] | None,
+) -> list[int]:
     """Return the tokens of language and task, and the one that says that no times are wanted, as far as a model has them."""
     languages, tasks = words.get("lang_to_id") or {}, words.get("task_to_id") or {}
     tokens: list[int] = []
     if options.language or languages:
         names = (options.language.lower(), f"<|{options.language.lower()}|>")
         language = next((languages[n] for n in names if n in languages), None)
+        if not options.language and detect is not None:
+            language = detect(list(languages.values()))
         if language is None:
             known = ", ".join(sorted(n.strip("<|>") for n in languages)) or "none"
             what = "knows no such language" if options.language else "needs a language"
             raise InputError(who, what, got=options.language or None, do=f"Give language, one of {known}.")
         tokens.append(language)
-    if options.task or (tasks and languages):
+    if options.task or (tasks and options.language):
         task = options.task or "transcribe"
         if task not in tasks:
             known = ", ".join(sorted(tasks)) or "none"

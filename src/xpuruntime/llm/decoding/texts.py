@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from operator import index
 from typing import Any
 
@@ -19,10 +20,19 @@ __all__ = ["AnswerTexts", "options_of"]
 
 
 class AnswerTexts:
-    """The texts of one checkpoint. ``capacity``: maximum tokens of prompt and answer."""
+    """The texts of one checkpoint.
 
-    def __init__(self, checkpoint: Checkpoint, capacity: int) -> None:
-        self.checkpoint, self.capacity = checkpoint, capacity
+    capacity: maximum tokens of prompt and answer.
+    detect:   returns the most likely of some tokens after a source and a first token, for the language of speech.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        capacity: int,
+        detect: Callable[[Source, int, Sequence[int]], int] | None = None,
+    ) -> None:
+        self.checkpoint, self.capacity, self.detect = checkpoint, capacity, detect
         self._grammars = Grammars(checkpoint.text, checkpoint.config.vocab)
 
     def tokens(self, prompt: Prompt) -> list[int]:
@@ -68,7 +78,8 @@ class AnswerTexts:
         """Return the tokens that the decoder's text begins with, and what the encoder reads if there is one. Raises InputError."""
         if self.checkpoint.config.encoder is None:
             return list(source), None
-        return first_tokens(self.checkpoint, options, self.capacity), source
+        detect = self.detect and partial(self.detect, source)
+        return first_tokens(self.checkpoint, options, self.capacity, detect), source
 
     def options(self, words: Mapping[str, Any]) -> GenerationOptions:
         """Return the checked options of a call. Raises InputError."""

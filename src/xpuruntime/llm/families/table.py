@@ -469,8 +469,11 @@ _MPT = DecoderFamily(
             "attn_config.model_type",
             "emb_pdrop",
             "embedding_fraction",
+            "init_config",
             "init_device",
             "learned_pos_emb",
+            "tokenizer_name",
+            "verbose",
         ]
     ),
 )
