@@ -360,6 +360,7 @@ def test_the_cache_in_bytes(model: Any) -> None:
         ([], {}, "one token or more"),
         ([1000], {}, "takes tokens from 0"),
         (prompt(5), {"num_beams": 2}, "beam search"),
+        (prompt(5), {"prompt_lookup_num_tokens": 3}, "speculative decoding"),
         (prompt(5), {"n": 2, "temperature": 1.0}, "supports one answer"),
         (prompt(5), {"temprature": 1.0}, "unknown argument"),
     ],
@@ -370,6 +371,12 @@ def test_prompts_that_do_not_fit_are_refused(
     with pytest.raises(InputError, match=message):
         batch.submit(text, **words)
     assert batch.pending == 0
+
+
+def test_a_policy_with_speculation_is_refused(model: Any) -> None:
+    options = {"engine_options": {"native": {"prompt_lookup_num_tokens": 4}}}
+    with pytest.raises(PolicyError, match="does not support these options of native"):
+        BatchGenerator(model, **SIZES, policy={"version": 1, "execution": options})
 
 
 def test_a_closed_batch_says_so(model: Any) -> None:
