@@ -40,7 +40,7 @@ def test_inspect_a_program(xpu, program: Path) -> None:
         "input    x",
         "float32[4, 3]",
         "movement/",
-        "arena 128 B",
+        "arena 0 B",
         "1 weight of the model, 80 B (80 B in this file)",
         "elf-",
         "Buffers",
