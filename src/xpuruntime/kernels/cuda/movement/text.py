@@ -26,7 +26,7 @@ def _split(number: str, lengths: Sequence[int], kind: str, prefix: str, width: i
         text = number if below == 1 else f"{number} / {below}"
         if i:
             text += f" % {lengths[i]}"
-        if width > 1 and below == 1:
+        if width > 1 and i == len(lengths) - 1:
             text = f"{text if text == number else f'({text})'} * {width}"
         lines.insert(0, f"const {kind} {prefix}{i} = {text};")
         below *= lengths[i]
