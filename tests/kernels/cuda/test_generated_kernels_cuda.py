@@ -210,6 +210,16 @@ def test_large_moves_go_in_packs() -> None:
     judge(lambda b, x: b.expand(x, size=[300, 400]), [(300, 1)], passes="none")
 
 
+def test_many_rows_of_one_pack() -> None:
+    """The rows of a part are as long as the pack of a thread."""
+
+    def swapped(b: Any, x: Any) -> Any:
+        left, right = (b.slice(x, dim=1, start=i, end=i + 4, step=1) for i in (0, 4))
+        return b.cat(right, left, dim=1)
+
+    judge(swapped, [(40000, 8)], passes="none")
+
+
 def test_pools_in_both_layouts() -> None:
     def build(b: Any, x: Any) -> tuple[Any, ...]:
         window = {"kernel_size": [3, 3], "stride": [2, 2], "padding": [1, 1], "dilation": [1, 1]}
