@@ -129,6 +129,14 @@ class Terminal:
                 self.seen += os.read(self.handle, 65536).decode(errors="replace")
         self.seen = self.seen.partition(text)[2]
 
+    def more(self) -> None:
+        """Read until anything more is shown."""
+        end = time.monotonic() + 60
+        while not self.seen:
+            assert time.monotonic() < end
+            if select.select([self.handle], [], [], 1)[0]:
+                self.seen += os.read(self.handle, 65536).decode(errors="replace")
+
     def say(self, text: str) -> None:
         os.write(self.handle, text.encode())
 
@@ -144,13 +152,13 @@ def test_ctrl_c_stops_the_answer_and_not_the_program(folder: Path) -> None:
         there.until("> ")
         there.say("one\n")
         there.until("one\r\n")
-        time.sleep(0.2)  # the answer takes longer
+        there.more()  # the answer has begun, and takes longer
         os.kill(there.pid, signal.SIGINT)
         there.until("the answer was stopped")
         there.until("> ")
         there.say("two\n")  # the program goes on
         there.until("two\r\n")
-        time.sleep(0.2)
+        there.more()
         os.kill(there.pid, signal.SIGINT)
         there.until("the answer was stopped")
         there.until("> ")

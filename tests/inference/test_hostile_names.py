@@ -114,7 +114,7 @@ def test_a_record_that_could_not_be_read_back_is_not_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A dim's name of more characters than the text of a spec may have."""
-    monkeypatch.setattr(opened, "_SETTLED_S", 0.0)
+    monkeypatch.setattr(opened, "SETTLED_S", 0.0)
     path = tmp_path / "m.onnx"
     path.write_bytes(relu(dims=("q" * 12_000, 4)))
     store = xrt.Store(tmp_path / "store", mode="rw")
@@ -129,7 +129,7 @@ def test_a_record_that_could_not_be_read_back_is_not_kept(
 def test_a_damaged_record_of_a_model_is_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, payload: bytes
 ) -> None:
-    monkeypatch.setattr(opened, "_SETTLED_S", 0.0)
+    monkeypatch.setattr(opened, "SETTLED_S", 0.0)
     path = tmp_path / "m.onnx"
     path.write_bytes(relu())
     store = xrt.Store(tmp_path / "store", mode="rw")

@@ -23,7 +23,7 @@ onnx = pytest.importorskip("onnx")
 @pytest.fixture(autouse=True)
 def settled(monkeypatch):
     """Files that were written a moment ago count as old."""
-    monkeypatch.setattr(opened, "_SETTLED_S", 0.0)
+    monkeypatch.setattr(opened, "SETTLED_S", 0.0)
 
 
 @pytest.fixture
@@ -108,7 +108,7 @@ def test_a_file_that_goes_is_an_error_again(tmp_path, store) -> None:
 
 
 def test_a_file_that_changed_a_moment_ago_is_not_recorded(tmp_path, store, monkeypatch) -> None:
-    monkeypatch.setattr(opened, "_SETTLED_S", 60.0)
+    monkeypatch.setattr(opened, "SETTLED_S", 60.0)
     opened.open_known(inline(tmp_path), store)
     assert store.entries() == []
 
@@ -189,7 +189,7 @@ import sys
 import numpy as np
 import xpuruntime as xrt
 import xpuruntime.inference.models.model_cache as opened
-opened._SETTLED_S = 0.0
+opened.SETTLED_S = 0.0
 with xrt.InferenceSession(sys.argv[1], device="cpu", engine="openvino", cache_dir=sys.argv[2]) as sess:
     sess.run(input=np.zeros((1, 3, 8, 8), np.float32))
     print("onnx" in sys.modules)

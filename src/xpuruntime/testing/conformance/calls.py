@@ -152,6 +152,8 @@ CALLS: tuple[ConformanceCall, ...] = (
     ConformanceCall("attention_backward", ("1x2x70x24", "1x2x70x40", "1x2x90x40", "1x2x90x24"), forward="attention_train"),
     ConformanceCall("rope", ("2x4x9x32", "9x16", "9x16")),
     ConformanceCall("rope_append", ("2x4x1x32", "2x2x1x32", "2x2x1x32", "9x16", "9x16", "2x2x40x32", "2x2x40x32", "i<40 2x1", "i<9 2x1"), outputs=3),
+    ConformanceCall("paged_attention", ("2x4x3x16", "16x2x16", "16x2x24", "i<4 2x2", "i<8 2x3"), {"block_size": 4}),
+    ConformanceCall("paged_attention", ("1x6x1x64", "80x6x64", "80x6x64", "i<5 1x3", "i<48 1x1"), {"block_size": 16, "window": 20}),
     ConformanceCall("rope_attention", ("2x6x1x64", "2x2x1x64", "2x2x1x64", "9x32", "9x32", *["2x2x140x64"] * 2, "i<140 2x1", "i<9 2x1", "bool 2x1x1x140"),
          outputs=3),
     ConformanceCall("rope_attention", ("1x8x1x40", "1x8x1x40", "1x8x1x24", "1x16", "1x16", "1x8x300x40", "1x8x300x24", "i<300 1"), {"size": 32}, outputs=3),
