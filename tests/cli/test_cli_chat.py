@@ -116,6 +116,7 @@ class Terminal:
     def __init__(self, folder: Path, *words: str) -> None:
         self.pid, self.handle = pty.fork()
         if not self.pid:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell ignores it for what runs in its background
             told = [sys.executable, "-m", "xpuruntime", "chat", str(folder), *words]
             os.execve(sys.executable, told, {**os.environ, "TERM": "dumb"})
         self.seen = ""

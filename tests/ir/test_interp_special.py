@@ -174,15 +174,15 @@ def test_two_operands(op: str, data: st.DataObject) -> None:
 def test_a_number_as_an_operand(op: str, data: st.DataObject) -> None:
     """A number next to float16 or bfloat16 is not rounded to it in arithmetic, but is in comparisons.
 
-    PyTorch's kernels do round it where the tensor has no dims itself, so those are left out. Its sums and differences on processors round it
-    always, which shows where values cancel, so their numbers need no rounding.
+    PyTorch's kernels do round it where the tensor has no dims itself, so those are left out. Its sums, differences and powers on processors
+    round it always, which shows where values cancel or grow, so their numbers need no rounding.
     """
     if op in ("maximum", "minimum", "atan2", "logical_and", "logical_or", "logical_xor") or "shift" in op:
         return  # PyTorch takes no number there
     shape = data.draw(hnp.array_shapes(min_dims=1, max_dims=3, min_side=0, max_side=4))
     x = data.draw(arrays(shape, data.draw(st.sampled_from(DTYPES))))
     number = data.draw(INTS | st.floats(-10, 10, width=32))
-    if op in ("add", "sub") and isinstance(number, float):
+    if op in ("add", "sub", "pow") and isinstance(number, float):
         number = float(DType.BFLOAT16.numpy.type(number))
     agree(op, BINARY[op], x, number)
 
