@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 from support.native import check, run_native
+from support.paged_graphs import graph_of, paged
 
 from xpuruntime.errors import RunError
-from xpuruntime.ir import Graph, GraphBuilder, interp
+from xpuruntime.ir import interp
 from xpuruntime.passes import find_passes
 from xpuruntime.passes.context import PassContext
 
@@ -24,34 +24,6 @@ CASES = (
     (3, 2, 1, 3, 16, 16, 5, 400, 3, {"window": 600}),
     (2, 4, 2, 1, 8, 8, 3, 3, 100, {"window": 7}),
 )
-
-
-def paged(case: Any, dtype: str = "float32", seed: int = 0) -> tuple[Graph, dict[str, Any]]:
-    batch, heads, kv, length, d, dv, blocks, listed, size, attrs = case
-    rng = np.random.default_rng(seed)
-    kind = np.dtype(getattr(ml_dtypes, dtype, dtype))
-    positions = rng.integers(0, listed * size, (batch, length))
-    positions[0, 0] = listed * size - 1
-    if batch > 2:
-        positions[2, 0] = -1
-    tables = rng.integers(0, blocks, (batch, listed)).astype(np.int32)
-    for b in range(batch):  # entries beyond the last position may be anything
-        tables[b, positions[b].max() // size + 1 :] = -7
-    feeds = {
-        "q": rng.standard_normal((batch, heads, length, d)).astype(kind),
-        "keys": rng.standard_normal((blocks * size, kv, d)).astype(kind),
-        "values": rng.standard_normal((blocks * size, kv, dv)).astype(kind),
-        "tables": tables,
-        "positions": positions.astype(np.int64),
-    }
-    return graph_of(feeds, size, attrs), feeds
-
-
-def graph_of(feeds: dict[str, Any], block_size: int, attrs: dict[str, Any]) -> Graph:
-    b = GraphBuilder("paged")
-    names = [b.input(n, f"{a.dtype}[{', '.join(map(str, a.shape))}]") for n, a in feeds.items()]
-    b.output("y", b.paged_attention(*names, block_size=block_size, **attrs))
-    return b.build()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16"])

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.changed_fields import another
 from support.device_under_test import named
 
 from xpuruntime.errors import ModelError
@@ -545,13 +546,6 @@ UNCHANGED = frozenset(
         "chunk_size_feed_forward",
     ]
 )
-
-
-def another(value: object) -> object:
-    """Return another value of the same type; None for types without an obvious one."""
-    if isinstance(value, bool):
-        return not value
-    return 1.5 * value + 0.25 if isinstance(value, float) else value + 2 if isinstance(value, int) else None
 
 
 @pytest.mark.sampled(2)

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.changed_fields import another
 from support.device_under_test import named
 from typer.testing import CliRunner
 
@@ -652,13 +653,6 @@ def test_the_fields_of_released_configs_are_known(family: str) -> None:
 
 
 UNCHANGED = frozenset(["vocab_size", "return_dict", "output_hidden_states", "output_attentions", "is_encoder_decoder"])  # fmt: skip
-
-
-def another(value: object) -> object:
-    """Return another value of the same type; None for types without an obvious one."""
-    if isinstance(value, bool):
-        return not value
-    return 1.5 * value + 0.25 if isinstance(value, float) else value + 2 if isinstance(value, int) else None
 
 
 @pytest.mark.sampled(1)

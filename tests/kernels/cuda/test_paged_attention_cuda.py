@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 from support.cuda_kernels import call_of
+from support.paged_graphs import graph_of, paged
 
 from xpuruntime.codegen.cuda.target import cuda_target
-from xpuruntime.ir import Graph, GraphBuilder, interp
+from xpuruntime.ir import Graph, interp
 from xpuruntime.kernels.cuda.attention.paged import CudaPagedAttention
 from xpuruntime.testing.emulation.launches import emulate
 
@@ -22,34 +22,6 @@ CASES = {
     "a window over splits": (2, 2, 1, 2, 16, 16, 5, 130, 3, {"window": 150}),
     "latent": (1, 8, 1, 1, 288, 260, 4, 10, 16, {}),
 }
-
-
-def paged(case: Any, dtype: str) -> tuple[Graph, dict[str, Any]]:
-    batch, heads, kv, length, d, dv, blocks, listed, size, attrs = case
-    rng = np.random.default_rng(1)
-    kind = np.dtype(getattr(ml_dtypes, dtype, dtype))
-    positions = rng.integers(0, listed * size, (batch, length))
-    positions[0, 0] = listed * size - 1
-    if batch > 2:
-        positions[2, 0] = -1
-    tables = rng.integers(0, blocks, (batch, listed)).astype(np.int32)
-    for b in range(batch):
-        tables[b, positions[b].max() // size + 1 :] = -7
-    feeds = {
-        "q": rng.standard_normal((batch, heads, length, d)).astype(kind),
-        "keys": rng.standard_normal((blocks * size, kv, d)).astype(kind),
-        "values": rng.standard_normal((blocks * size, kv, dv)).astype(kind),
-        "tables": tables,
-        "positions": positions.astype(np.int64),
-    }
-    return graph_of(feeds, size, attrs), feeds
-
-
-def graph_of(feeds: dict[str, Any], block_size: int, attrs: dict[str, Any]) -> Graph:
-    b = GraphBuilder("paged")
-    names = [b.input(n, f"{a.dtype}[{', '.join(map(str, a.shape))}]") for n, a in feeds.items()]
-    b.output("y", b.paged_attention(*names, block_size=block_size, **attrs))
-    return b.build()
 
 
 def emulated(graph: Graph, feeds: dict[str, Any]) -> tuple[Any, int]:
