@@ -157,8 +157,8 @@ def kernel_sources(program: CompiledProgram, name: str) -> Iterator[tuple[str, s
     for i, binary in enumerate(program.binaries):
         for symbol in _selected(program, i, binary, name):
             selected += 1
-            text = call_text(binary.source) if i in own_binaries else function_text(binary.source, symbol)
-            yield binary.target, symbol, text
+            text = call_text(binary.source) if i in own_binaries else ""
+            yield binary.target, symbol, text or function_text(binary.source, symbol)
     if not selected:
         calls = [c for e in program.entries for p in e.plans for c in p.calls if not c.library]
         kernels = ", ".join(sorted({c.kernel for c in calls})) or "none"
@@ -196,9 +196,12 @@ def function_text(source: str, symbol: str) -> str:
 
 
 def call_text(source: str) -> str:
-    """Return the source of a binary that was compiled for one call, without its prelude: it starts with the call's constants."""
+    """Return the source of a binary that was compiled for one call, without its prelude: it starts with the call's constants.
+
+    Return an empty text for a binary of the compiler's own functions.
+    """
     begin = re.search(r"(?:^//[^\n]*\n)*^using (?:in|out)\d+_t =", source, re.MULTILINE)
-    return source if begin is None else source[begin.start() :]
+    return "" if begin is None else source[begin.start() :]
 
 
 _SKIPPED = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])'|[{}]", re.DOTALL)
