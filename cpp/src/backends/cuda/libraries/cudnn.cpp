@@ -100,10 +100,9 @@ class CudnnLibrary final : public StreamLibrary {
             const std::lock_guard<std::mutex> lock(mutex_);
             std::unique_ptr<CudnnShared>& entry = shared_[device.index];
             if (!entry) entry = std::make_unique<CudnnShared>();
-            if (entry->handle == nullptr)
-                if (const int result = f->cudnnCreate(&entry->handle); result != dnn::success)
-                    return Status{Code::call_failed,
-                                  std::string("cudnnCreate: ") + f->cudnnGetErrorString(result), ""};
+            if (entry->handle == nullptr) {
+                XPURT_ASSIGN_OR_RETURN(entry->handle, new_handle(*f));
+            }
             shared = entry.get();
         }
         XPURT_ASSIGN_OR_RETURN(auto plan, plan_of(*f, *shared, call, *operation));
@@ -127,16 +126,39 @@ class CudnnLibrary final : public StreamLibrary {
             alignment.push_back(alignment_of_arg);
         }
         const std::string text = text_of_options(call, alignment);
-        const std::lock_guard<std::mutex> lock(shared.mutex);
-        if (auto cached = shared.plans[text].lock()) return cached;
-        CudnnGraph graph(f, shared.handle, std::move(alignment));
+        dnn::Handle handle = nullptr;
+        {
+            std::unique_lock<std::mutex> lock(shared.mutex);
+            shared.built.wait(lock, [&] { return shared.building.count(text) == 0; });
+            if (auto cached = shared.plans[text].lock()) return cached;
+            if (shared.idle.empty()) {
+                XPURT_ASSIGN_OR_RETURN(handle, new_handle(f));
+            } else {
+                handle = shared.idle.back();
+                shared.idle.pop_back();
+            }
+            shared.building.insert(text);
+        }
+        CudnnGraph graph(f, handle, std::move(alignment));
         operation.build(graph, call, f.cudnnGetVersion());
         auto plan = CudnnPlan::choose(std::move(graph), call, operation.what);
+        const std::lock_guard<std::mutex> lock(shared.mutex);
+        shared.idle.push_back(handle);
+        shared.building.erase(text);
+        shared.built.notify_all();
         if (!plan.status.ok()) return plan;
         shared.plans[text] = plan.value;
         shared.recent.push_back(plan.value);
         if (shared.recent.size() > CudnnShared::max_recent) shared.recent.pop_front();
         return plan;
+    }
+
+    static Result<dnn::Handle> new_handle(const CudnnApi& f) {
+        dnn::Handle handle = nullptr;
+        if (const int result = f.cudnnCreate(&handle); result != dnn::success)
+            return Status{Code::call_failed, std::string("cudnnCreate: ") + f.cudnnGetErrorString(result),
+                          ""};
+        return handle;
     }
 
     std::mutex mutex_;

@@ -4,11 +4,13 @@
 // cudnn.cpp has the library; cudnn_conv.cpp and cudnn_attention.cpp build the graphs.
 #pragma once
 
+#include <condition_variable>
 #include <deque>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -90,14 +92,18 @@ int cudnn_type(const std::string& dtype);
 
 class CudnnPlan;
 
-// The handle of a device, which one thread at a time uses, and its plans. Equal calls share a plan while one
-// of them lives. The most recent plans are kept beyond that, since a compiler prepares a call before a
-// session does, and compiling a plan of attention takes 0.4 s.
+// The plans of a device and its handles: one for runs, and one for each thread that builds plans. One thread
+// at a time uses a handle. Equal calls share a plan while one of them lives. The most recent plans are kept
+// beyond that, since a compiler prepares a call before a session does, and compiling a plan of attention
+// takes 0.4 s.
 struct CudnnShared {
-    static constexpr size_t max_recent = 32;
+    static constexpr size_t max_recent = 128;
     std::mutex mutex;
     dnn::Handle handle = nullptr;
+    std::vector<dnn::Handle> idle;  // of threads that have built their plans
     std::unordered_map<std::string, std::weak_ptr<const CudnnPlan>> plans;
+    std::unordered_set<std::string> building;
+    std::condition_variable built;
     std::deque<std::shared_ptr<const CudnnPlan>> recent;
 };
 
