@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <new>
+#include <optional>
 #include <system_error>
 #include <thread>
 
@@ -130,7 +131,7 @@ Status Executor::prepare() {
 
 // Prepare the calls: those of libraries in several threads if the backend takes them.
 Status Executor::prepare_calls() {
-    std::vector<Result<std::unique_ptr<PreparedKernel>>> prepared(plan_.calls.size());
+    std::vector<std::optional<Result<std::unique_ptr<PreparedKernel>>>> prepared(plan_.calls.size());
     const auto prepare_one = [&](size_t i) {
         const KernelCall& call = plan_.calls[i];
         prepared[i] = backend_->prepare(call, call.own_module ? call.own_module : plan_.module);
@@ -147,13 +148,13 @@ Status Executor::prepare_calls() {
     Status refused;
     for (size_t i = 0; i < prepared.size(); ++i) {
         const KernelCall& call = plan_.calls[i];
-        const Status& status = prepared[i].status;
+        const Status& status = prepared[i]->status;
         if (!status.ok()) {
             if (call.library.empty()) return status;
             if (refused.ok()) refused = status;
             refused.refusals.push_back({call.position, status.message, status.advice});
         }
-        prepared_.push_back(std::move(prepared[i].value));
+        prepared_.push_back(std::move(prepared[i]->value));
     }
     return refused;
 }
