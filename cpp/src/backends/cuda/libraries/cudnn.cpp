@@ -105,7 +105,9 @@ class CudnnLibrary final : public StreamLibrary {
             }
             shared = entry.get();
         }
-        XPURT_ASSIGN_OR_RETURN(auto plan, plan_of(*f, *shared, call, *operation));
+        const std::string device_text = "cudnn " + std::to_string(f->cudnnGetVersion()) + ", " + device.name +
+                                        ", " + std::to_string(device.capability) + ": ";
+        XPURT_ASSIGN_OR_RETURN(auto plan, plan_of(*f, *shared, call, *operation, device_text));
         return std::unique_ptr<StreamKernel>(
             std::make_unique<CudnnKernel>(*shared, call.kernel, std::move(plan)));
     }
@@ -116,7 +118,8 @@ class CudnnLibrary final : public StreamLibrary {
     // The plan of a call; equal calls share one.
     static Result<std::shared_ptr<const CudnnPlan>> plan_of(const CudnnApi& f, CudnnShared& shared,
                                                             const KernelCall& call,
-                                                            const CudnnOperation& operation) {
+                                                            const CudnnOperation& operation,
+                                                            const std::string& device_text) {
         // Buffers are aligned to 16 bytes; an argument with an offset (a slice, an operand of a
         // concatenation) may be aligned to less.
         std::vector<int64_t> alignment;
@@ -139,9 +142,7 @@ class CudnnLibrary final : public StreamLibrary {
             }
             shared.building.insert(text);
         }
-        CudnnGraph graph(f, handle, std::move(alignment));
-        operation.build(graph, call, f.cudnnGetVersion());
-        auto plan = CudnnPlan::choose(std::move(graph), call, operation.what);
+        auto plan = new_plan(f, handle, call, operation, alignment, device_text + text);
         const std::lock_guard<std::mutex> lock(shared.mutex);
         shared.idle.push_back(handle);
         shared.building.erase(text);
@@ -150,6 +151,26 @@ class CudnnLibrary final : public StreamLibrary {
         shared.plans[text] = plan.value;
         shared.recent.push_back(plan.value);
         if (shared.recent.size() > CudnnShared::max_recent) shared.recent.pop_front();
+        return plan;
+    }
+
+    // Restore a plan from the store, or build one and store it.
+    static Result<std::shared_ptr<const CudnnPlan>> new_plan(const CudnnApi& f, dnn::Handle handle,
+                                                             const KernelCall& call,
+                                                             const CudnnOperation& operation,
+                                                             const std::vector<int64_t>& alignment,
+                                                             const std::string& key) {
+        const auto built = [&] {
+            CudnnGraph graph(f, handle, alignment);
+            operation.build(graph, call, f.cudnnGetVersion());
+            return graph;
+        };
+        const PlanStore store = plan_store();
+        if (const std::string text = store.get ? store.get(key) : ""; !text.empty())
+            if (auto restored = CudnnPlan::restore(built(), text)) return restored;
+        auto plan = CudnnPlan::choose(built(), call, operation.what);
+        if (plan.status.ok() && store.put)
+            if (const std::string text = plan.value->text(); !text.empty()) store.put(key, text);
         return plan;
     }
 
