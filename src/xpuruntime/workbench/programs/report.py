@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ...codegen.cuda.cubin import KernelResources, kernels_in
 from ...errors import InputError
 from ...program.program import Binary, BufferKind, CompiledProgram, EntryPoint, ExecutionPlan, KernelCall
 
-__all__ = ["ProgramReport", "kernel_sources", "peak_bytes", "read_program"]
+__all__ = ["ProgramReport", "kernel_sources", "peak_bytes", "read_program", "resources_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +143,16 @@ def _binary(b: Binary) -> dict[str, Any]:
         "functions": len(b.symbols),
         "source_lines": b.source.count("\n"),
         "compiler": b.compiler,
+        "kernels": {name: asdict(resources) for name, resources in resources_of(b).items()},
     }
+
+
+def resources_of(binary: Binary) -> dict[str, KernelResources]:
+    """Return what each kernel of a CUBIN takes; empty for other code, and for a CUBIN that cannot be read."""
+    try:
+        return dict(sorted(kernels_in(binary.data).items())) if binary.format == "cubin" else {}
+    except ValueError:
+        return {}
 
 
 # ── source ──
