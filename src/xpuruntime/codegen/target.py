@@ -9,8 +9,10 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+from .. import _core
 from ..errors import BuildError
 from ..program.program import Binary
 from ..targets import TargetConfig
@@ -86,6 +88,13 @@ class CodegenTarget(ABC):
         return Binary(
             self.name, "text", (), tuple(functions), data, "\n".join(functions.values()), type(self).__name__
         )
+
+    def assemble_each(self, groups: Sequence[tuple[Mapping[str, str], frozenset[str]]]) -> list[Binary]:
+        """Return the binary of each group of functions and parts. Several groups are compiled side by side. Raises BuildError."""
+        if len(groups) < 2:
+            return [self.assemble(*group) for group in groups]
+        with ThreadPoolExecutor(min(len(groups), _core.cpu_facts().usable_cores), "xpu-compile") as threads:
+            return list(threads.map(lambda group: self.assemble(*group), groups))
 
     def assemble_apart(
         self, symbol: str, text: str, parts: Sequence[str] = (), flags: Sequence[str] = ()

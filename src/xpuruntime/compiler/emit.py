@@ -5,10 +5,8 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
-from .. import _core
 from ..codegen.target import CodegenTarget
 from ..errors import BuildError
 from ..faults import part
@@ -86,16 +84,9 @@ class Code:
 
     def binaries(self) -> list[Binary]:
         """Return all binaries, assembled, in the order of their indices. Raises BuildError."""
-        count = sum(isinstance(b, _Functions) for b in self._binaries)
-        if count < 2:
-            return [self._assembled(b) for b in self._binaries]
-        with ThreadPoolExecutor(min(count, _core.cpu_facts().usable_cores), "xpu-compile") as threads:
-            return list(threads.map(self._assembled, self._binaries))
-
-    def _assembled(self, binary: Binary | _Functions) -> Binary:
-        if isinstance(binary, Binary):
-            return binary
-        return self.target.assemble(binary.texts, frozenset(binary.parts))
+        waiting = [(b.texts, frozenset(b.parts)) for b in self._binaries if isinstance(b, _Functions)]
+        assembled = iter(self.target.assemble_each(waiting))
+        return [b if isinstance(b, Binary) else next(assembled) for b in self._binaries]
 
 
 @dataclass(slots=True)

@@ -30,7 +30,7 @@ _WITH_LENGTH = 4  # form of an attribute whose value is the length of its data
 
 @dataclass(frozen=True, slots=True)
 class KernelResources:
-    """What a kernel takes of a multiprocessor.
+    """The share of a multiprocessor that a kernel takes.
 
     registers:    per thread.
     stack_bytes:  local memory per thread: spilled registers, and arrays that are indexed by values.
