@@ -18,13 +18,15 @@ from .calls import LoweredGraph, StageCall
 __all__ = ["Code", "plan_of", "symbols_of"]
 
 _NAME = re.compile(r"\bKERNEL\b")
+_COMMON, _REPORTING = frozenset({"(all)"}), frozenset({"(reporting)"})
+"""Keys of binaries that are not limited: of all functions, and of those that report errors."""
 
 
 class Code:
     """The functions of one target, each once, and the binaries that contain them. Entry points share it.
 
     Functions share a binary, or, on a target that limits the functions of one, those with equal parts of the prelude do. Such binaries
-    compile side by side.
+    compile side by side. Functions that report errors share one in any case, since a run reads the reports of one binary.
 
     first: index of the first of these binaries in the program.
     """
@@ -38,12 +40,12 @@ class Code:
         self._common = -1
         self._apart: dict[str, tuple[int, Built]] = {}
 
-    def add(self, stem: str, source: str, parts: frozenset[str]) -> tuple[str, int]:
+    def add(self, stem: str, source: str, parts: frozenset[str], *, reports: bool = False) -> tuple[str, int]:
         """Add a function text named KERNEL. Return its symbol, and the index of its binary; -1 for the common one."""
         digest = hashlib.sha256(source.encode()).hexdigest()[:10]
         symbol = re.sub(r"\W", "_", f"{stem}_{digest}")
         if symbol not in self._places:
-            self._places[symbol] = index = self._room_for(parts)
+            self._places[symbol] = index = self._room_for(parts, reports)
             functions = self._binaries[index - self._first]
             assert isinstance(functions, _Functions)
             functions.texts[symbol] = _NAME.sub(symbol, source)
@@ -51,10 +53,10 @@ class Code:
         index = self._places[symbol]
         return symbol, -1 if index == self._common else index
 
-    def _room_for(self, parts: frozenset[str]) -> int:
+    def _room_for(self, parts: frozenset[str], reports: bool) -> int:
         """Return the index of the binary that takes the next function with these parts."""
-        limit = self.target.functions_per_binary
-        key = parts if limit else frozenset()
+        limit = 0 if reports else self.target.functions_per_binary
+        key = parts if limit else _REPORTING if self.target.functions_per_binary else _COMMON
         index = self._open.get(key, -1)
         if index >= 0:
             functions = self._binaries[index - self._first]
@@ -149,7 +151,7 @@ def _call(call: StageCall, code: Code, named: Callable[[str], str]) -> KernelCal
     else:
         symbol = stage.stem
         if not stage.library:
-            symbol, index = code.add(stage.stem, stage.source, stage.parts)
+            symbol, index = code.add(stage.stem, stage.source, stage.parts, reports=stage.scratch_bytes > 0)
     return KernelCall(
         kernel=call.kernel,
         symbol=symbol,
