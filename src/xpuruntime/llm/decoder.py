@@ -138,7 +138,7 @@ class GraphWriter:
         for i in range(c.layers):
             with b.source(Source(name=f"layers.{i}", module=c.layer(i))):
                 x = self.layer(i, x)
-        head = c.end("embed" if c.tied else "head")
+        head = c.end("embed" if c.tied and not c.splits_vocab else "head")
         last = b.input("last", f"int64[{self.results}]")
         x = b.view(x, size=[n * s, c.hidden])
         if (s > 1 or self.paged) and not all_logits:
@@ -151,7 +151,7 @@ class GraphWriter:
         bias = [self.weight(f"{c.end('head')}.bias")] if c.head_bias else []
         if "logits_bias" in c.row.ends:
             bias = [b.view(self.weight(c.end("logits_bias")), size=[c.vocab])]
-        logits = b.linear(x, self.weight(f"{head}.weight"), *bias, name="scores")
+        logits = self.of_all_words(b.linear(x, self.weight(f"{head}.weight"), *bias, name="scores"))
         if c.logits_softcap:
             logits = b.mul(b.tanh(b.div(logits, c.logits_softcap)), c.logits_softcap)
         final = b.index_select(logits, last, dim=0) if s > 1 and all_logits else logits
@@ -161,6 +161,19 @@ class GraphWriter:
             b.output("token", b.argmax(final, dim=1))
             b.output("logits", logits)
         return b.build()
+
+    def of_all_words(self, logits: str) -> str:
+        """Return the logits of the whole vocabulary, from those of each rank's words."""
+        b, c = self.b, self.c
+        if not c.splits_vocab:
+            return logits
+        rows, words = (int(d) for d in b.spec(logits).shape if isinstance(d, int))
+        gathered = b.view(b.all_gather(logits, ranks=c.ranks), size=[c.ranks, rows, words])
+        return str(b.view(b.permute(gathered, dims=[1, 0, 2]), size=[rows, c.vocab]))
+
+    def summed(self, y: str) -> str:
+        """Return the sum of all ranks' results of a layer that is divided by its inputs."""
+        return str(self.b.all_reduce(y, ranks=self.c.ranks)) if self.c.ranks > 1 else y
 
     def sampled(self, logits: str) -> str:
         """Return the sampled tokens, and count them."""
@@ -292,7 +305,7 @@ class GraphWriter:
         if c.rotary_dim:
             q, k = (self.rotated(i, projection) for projection in (q, k))
         y = self.attended(i, q, *self.kept(i, k, v))
-        return self.linear(i, "o", self.merged(y))
+        return self.summed(self.linear(i, "o", self.merged(y)))
 
     def kept(self, i: int, keys: str, values: str) -> tuple[str, str]:
         """Return the caches of a layer with new keys and values."""
@@ -409,7 +422,7 @@ class GraphWriter:
         else:
             gate, up = self.linear(i, "up", x), None
         y = b.call(op, gate, **attrs)
-        return self.linear(i, "down", y if up is None else b.mul(y, up))
+        return self.summed(self.linear(i, "down", y if up is None else b.mul(y, up)))
 
     def part_norm(self, i: int, part: str, x: str) -> str:
         """Return the norm of a layer; x itself if the family does not have it."""

@@ -124,6 +124,32 @@ class CudaBackend(RuntimeBackend):
     def shares_memory(self, other: RuntimeBackend) -> bool:
         return isinstance(other, CudaBackend) and other.index == self.index
 
+    def reaches_peer(self, other: CudaBackend) -> bool:
+        """Return True if copies from the other device need no host memory. Raises RunError."""
+        direct = self._core.reaches_peer(other._core)
+        if isinstance(direct, _core.Status):
+            raise self._failed(direct, f"cannot reach cuda:{other.index}")
+        return direct
+
+    def take(self, buffer: DeviceBuffer) -> tuple[DeviceBuffer, bool]:
+        """Return a copy of another device's buffer, and whether it went there without host memory. Between GPUs that reach each other it is
+        queued: on the current stream of this device, after the work that writes the buffer.
+        """
+        other = buffer.backend
+        if not isinstance(other, CudaBackend) or not self.reaches_peer(other):
+            return super().take(buffer)
+        stream = self.current_stream()
+        source = other.current_stream() if buffer.pending is None else buffer.pending
+        copy = DeviceBuffer(self.allocate_on(buffer.size_bytes, stream), buffer.spec, self)
+        status = self._core.copy_from_peer(
+            copy.address, stream, other._core, buffer.address, source, buffer.size_bytes
+        )
+        self._check(status, f"cannot copy from cuda:{other.index}")
+        buffer.native_handle.used_on(source)
+        copy.native_handle.used_on(stream)
+        copy.pending = stream
+        return copy, True
+
     def memory(self) -> dict[str, int]:
         """Return statistics of the device's pool in bytes (live_bytes, peak_bytes, cached_bytes) and counts (allocations, reuses)."""
         return _statistics(self._core.memory())
