@@ -97,6 +97,7 @@ def _cuda() -> tuple[Kernel, ...]:
     from .cuda.matmul.generated import KERNELS as MATMUL
     from .cuda.movement.families import KERNELS as MOVEMENT
     from .cuda.norm import KERNELS as NORM
+    from .cuda.peer_reduce import KERNELS as PEER_REDUCE
     from .cuda.pool import KERNELS as POOL
     from .cuda.reduce import KERNELS as REDUCE
     from .cuda.rnn import KERNELS as RNN
@@ -127,6 +128,7 @@ def _cuda() -> tuple[Kernel, ...]:
         *RNN,
         *SAMPLE_TOKEN,
         *COLLECTIVE,
+        *PEER_REDUCE,
         *TASKS,
     )
 

@@ -126,7 +126,7 @@ class Generator:
         )
         self.devices = rank_devices(device, tensor_ranks(execution))
         target = target or own_target(DeviceId.parse(device))
-        shards = shards_of(self.checkpoint, len(self.devices))
+        shards = shards_of(self.checkpoint, self.devices)
         self.programs = DecoderPrograms(
             shards[0],
             sizes={"capacity": self.capacity, "batch": batch, "dtype": self.dtype},

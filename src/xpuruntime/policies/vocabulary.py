@@ -72,7 +72,7 @@ KERNELS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "random": _USUAL,
         "signal": _USUAL,
         "control": ("host",),
-        "other": ("nccl", "threads", *_USUAL),
+        "other": ("nccl", "peers", "threads", *_USUAL),
     }
 )
 """Words by family. Each names a kernel of the catalogue or an option of a vendor engine (a test checks this)."""

@@ -84,6 +84,12 @@ def all_reduce(x: Array, *, ranks: int) -> Array:
     return _sum(_all(x, ranks)[0])
 
 
+def peer_all_reduce(x: Array, table: Array, residual: Array | None, *, ranks: int) -> Array:
+    """Return the sum of all ranks' operands, plus the residual. The addresses of the table are not used."""
+    total = _sum(_all(x, ranks)[0])
+    return total if residual is None else np.asarray(total + widen(residual))
+
+
 def all_gather(x: Array, *, ranks: int) -> Array:
     """Return the operands of all ranks, by rank."""
     return np.concatenate(_all(x, ranks)[0], axis=0)
@@ -98,6 +104,7 @@ def reduce_scatter(x: Array, *, ranks: int) -> Array:
 
 RULES: dict[str, InterpRule] = {
     "all_reduce": plain(all_reduce),
+    "peer_all_reduce": plain(peer_all_reduce),
     "all_gather": plain(all_gather),
     "reduce_scatter": plain(reduce_scatter),
 }

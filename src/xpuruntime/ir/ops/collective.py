@@ -6,12 +6,14 @@ from ...types import DType, TensorSpec
 from ..schema import Mismatch, OpCall, OpEntry, op
 from ._shapes import like
 
-__all__ = ["ELEMENT_TYPES", "ROWS"]
+__all__ = ["ELEMENT_TYPES", "PEER_BYTES", "ROWS"]
 
 ELEMENT_TYPES = frozenset(
     [DType.INT32, DType.INT64, DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32, DType.FLOAT64]
 )
 """Types that a group can add."""
+PEER_BYTES = 1 << 16
+"""Largest operand of ``peer_all_reduce``. Larger ones gain nothing from it."""
 
 
 def _exchanged(c: OpCall) -> tuple[TensorSpec, int]:
@@ -42,12 +44,29 @@ def _reduce_scatter(c: OpCall) -> TensorSpec:
     return TensorSpec((rows // ranks, *x.shape[1:]), x.dtype)
 
 
+def _peer_all_reduce(c: OpCall) -> TensorSpec:
+    x, ranks = _exchanged(c)
+    table, residual = c.tensor(1), c.optional(2)
+    if table.dtype is not DType.INT64 or table.shape != (1 + ranks,):
+        raise Mismatch(f"the table must be int64[{1 + ranks}]", str(table))
+    if residual is not None and (residual.shape != x.shape or residual.dtype is not x.dtype):
+        raise Mismatch("the residual must be like x", str(residual))
+    return like(x)
+
+
 ROWS: tuple[OpEntry, ...] = (
     op(
         "all_reduce(x; ranks: int) -> y",
         "other",
         _all_reduce,
         meaning="the sum of every rank's x, the same on all ranks; a group has `ranks` ranks",
+    ),
+    op(
+        "peer_all_reduce(x, table, residual?; ranks: int) -> y",
+        "other",
+        _peer_all_reduce,
+        meaning="the sum of every rank's x, plus this rank's residual, for GPUs that write to each other's memory; table: the rank, then the address"
+        " of each rank's box in this process",
     ),
     op(
         "all_gather(x; ranks: int) -> y",

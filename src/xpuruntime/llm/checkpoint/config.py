@@ -54,6 +54,7 @@ class DecoderConfig:
     experts:     the mixture of experts; None without.
     stops: tokens that end a text. dtype: the checkpoint's element type.
     ranks: devices that the decoder is divided over. ``heads``, ``kv_heads`` and ``inner`` are then those of one of them.
+    direct: whether these devices write to each other's memory.
     """
 
     family: str
@@ -93,6 +94,7 @@ class DecoderConfig:
     stops: tuple[int, ...] = ()
     dtype: DType = DType.FLOAT32
     ranks: int = 1
+    direct: bool = False
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> DecoderConfig:

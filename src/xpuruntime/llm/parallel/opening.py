@@ -6,14 +6,17 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...errors import DeviceUnavailable
+from ...ir.ops.collective import PEER_BYTES
 from ...policies import ExecutionPolicy
 from ...program.program import CompiledProgram
 from ...runtime import Communicator, Weights, load_weights
+from ...runtime.collectives.peer_boxes import reach_each_other
 from ...runtime.collectives.rank_threads import RankThreads
 from ...runtime.device import cuda
 from ...runtime.weights.kept import KeptWeights
 from ...targets import DeviceId
 from ..checkpoint.data import Checkpoint
+from ..decoder import RANK_TABLE
 from ..programs import DecoderPrograms
 from ..steps import Steps
 from .ranked_steps import RankedSteps
@@ -40,11 +43,12 @@ def rank_devices(device: Any, ranks: int) -> tuple[str, ...]:
     return tuple(f"cuda:{first.index + rank}" for rank in range(ranks))
 
 
-def shards_of(checkpoint: Checkpoint, ranks: int) -> tuple[Checkpoint, ...]:
+def shards_of(checkpoint: Checkpoint, devices: Sequence[str]) -> tuple[Checkpoint, ...]:
     """Return the checkpoint of each rank. Raises BuildError for a model that cannot be divided."""
+    ranks, who = len(devices), f"language model {checkpoint.name}"
     if ranks == 1:
         return (checkpoint,)
-    local = shard_config(checkpoint.config, ranks, f"language model {checkpoint.name}")
+    local = shard_config(checkpoint.config, ranks, who, direct=reach_each_other(devices))
     return tuple(shard_of(checkpoint, local, rank) for rank in range(ranks))
 
 
@@ -53,6 +57,7 @@ class RankWeights:
 
     def __init__(self, programs: DecoderPrograms, shard: Checkpoint, device: str, rank: int) -> None:
         self._programs, self._shard, self.device, self._rank = programs, shard, device, rank
+        self.config = shard.config
         self.weights: Weights
         self.kept: KeptWeights
 
@@ -86,6 +91,7 @@ def open_steps(
         return Steps(program, weights, device=first.device, further=first.further, **options)
     ranks = RankThreads(Communicator.local([p.device for p in parts]))
     try:
+        boxes = ranks.open_boxes(PEER_BYTES) if first.config.direct else None
         loaded = ranks.run(lambda rank: parts[rank].load(program, say))
         followers = [
             Steps(
@@ -98,7 +104,7 @@ def open_steps(
             )
             for rank, part in enumerate(others, start=1)
         ]
-        return RankedSteps(
+        steps = RankedSteps(
             program,
             loaded[0],
             ranks=ranks,
@@ -107,6 +113,10 @@ def open_steps(
             further=first.further,
             **options,
         )
+        if boxes is not None:
+            for rank, each in enumerate((steps, *followers)):
+                each.states.write(RANK_TABLE, boxes.table(rank))
+        return steps
     except BaseException:
         ranks.close()
         raise

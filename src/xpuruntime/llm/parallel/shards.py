@@ -29,8 +29,8 @@ _INTO = ("q", "k", "v", "gate", "up")
 _OUT_OF = ("o", "down")
 
 
-def shard_config(config: DecoderConfig, ranks: int, who: str) -> DecoderConfig:
-    """Return the config of one rank. Raises BuildError for a model that cannot be divided, or not by this number."""
+def shard_config(config: DecoderConfig, ranks: int, who: str, *, direct: bool = False) -> DecoderConfig:
+    """Return the config of one rank. direct: whether the devices write to each other's memory. Raises BuildError for a model that cannot be divided, or not by this number."""
     for holds, what in (
         (config.encoder is not None, "an encoder"),
         (config.latent is not None, "latent attention"),
@@ -51,6 +51,7 @@ def shard_config(config: DecoderConfig, ranks: int, who: str) -> DecoderConfig:
     return replace(
         config,
         ranks=ranks,
+        direct=direct,
         heads=config.heads // ranks,
         kv_heads=max(config.kv_heads // ranks, 1),
         inner=config.inner // ranks,

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from ...errors import RankLost
 from .communicator import Communicator
+from .peer_boxes import PeerBoxes
 
 __all__ = ["RankThreads"]
 
@@ -32,7 +33,13 @@ class RankThreads:
         ]
         for thread in self._threads:
             thread.start()
+        self._boxes: PeerBoxes | None = None
         self._closed = False
+
+    def open_boxes(self, largest: int) -> PeerBoxes:
+        """Return boxes on all GPUs, which must reach each other. They end with the group."""
+        self._boxes = PeerBoxes([c.backend for c in self.communicators], largest)
+        return self._boxes
 
     def run(self, work: Callable[[int], _T]) -> list[_T]:
         """Call ``work`` with each rank at the same time, and return the results by rank. If one fails, the group ends; its error is raised."""
@@ -52,6 +59,8 @@ class RankThreads:
         if error is not None:
             for communicator in self.communicators:
                 communicator.abort(f"a rank failed: {error}"[:500])
+            if self._boxes is not None:
+                self._boxes.end()
 
     def close(self) -> None:
         """End the threads and the group. May be called again."""
