@@ -78,7 +78,9 @@ def test_every_rank_gets_the_sum_in_exchange_after_exchange(
                 half = exchange % 2
                 if receiver != rank:
                     used = want.words[half, rank] != 0
-                    assert np.array_equal(boxes[receiver].words[half, rank][used], want.words[half, rank][used])
+                    assert np.array_equal(
+                        boxes[receiver].words[half, rank][used], want.words[half, rank][used]
+                    )
 
 
 def test_a_rank_does_not_wait_for_a_group_that_has_ended() -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ... import _core
-from ...errors import BuildError, FormatError, KernelRefused
+from ...errors import BuildError, FormatError, InputError, KernelRefused
 from ...program.program import (
     Binary,
     BufferAllocation,
@@ -151,6 +151,9 @@ def _prepared(
 ) -> KernelCall:
     """Return a call as the core takes it: control flow is a function of this process, and collectives have a communicator."""
     if call.library in _COLLECTIVES:
+        if communicator == 0 and call.options.get("ranks", 1) != 1:
+            problem = f"exchanges tensors with {call.options['ranks']} ranks"
+            raise InputError("executor", problem, got="no communicator", do="Pass communicator= to the Executor.")
         return replace(call, options={**call.options, "communicator": communicator})
     if call.library != "control":
         return call
