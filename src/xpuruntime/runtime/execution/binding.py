@@ -153,7 +153,9 @@ def _prepared(
     if call.library in _COLLECTIVES:
         if communicator == 0 and call.options.get("ranks", 1) != 1:
             problem = f"exchanges tensors with {call.options['ranks']} ranks"
-            raise InputError("executor", problem, got="no communicator", do="Pass communicator= to the Executor.")
+            raise InputError(
+                "executor", problem, got="no communicator", do="Pass communicator= to the Executor."
+            )
         return replace(call, options={**call.options, "communicator": communicator})
     if call.library != "control":
         return call

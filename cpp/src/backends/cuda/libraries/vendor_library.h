@@ -1,5 +1,5 @@
-// cuda/libraries/vendor_library.h: code shared by cuBLAS, cuBLASLt, cuDNN and NCCL: options of a call, dtypes,
-// function tables, and the factories.
+// cuda/libraries/vendor_library.h: code shared by cuBLAS, cuBLASLt, cuDNN and NCCL: options of a call,
+// dtypes, function tables, and the factories.
 #pragma once
 
 #include <memory>
