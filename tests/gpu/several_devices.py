@@ -68,7 +68,7 @@ def devices(report: Report, args: argparse.Namespace) -> Any:
     programs = {n: compiled(n) for n in names}
     with tempfile.TemporaryDirectory() as folder:
         path = f"{folder}/small.npubin"
-        programs["cuda:0"].save(path)
+        programs["cuda:0"].save(path, weights())
         sessions = {n: xrt.InferenceSession(path, device=n, engine="native") for n in names}
         executors = {n: Executor(programs[n], n) for n in names}
         for executor in executors.values():

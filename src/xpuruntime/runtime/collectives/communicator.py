@@ -186,7 +186,10 @@ class Communicator:
             stream = self.backend.current_stream()
         buffer = self._buffer(x, "x", stream)
         spec = self._result(name, buffer.spec)
-        result = self._allocated(spec, stream) if out is None else self._buffer(out, "out", stream)
+        if out is None:
+            result = self._allocated(spec, stream)
+        else:
+            result = buffer if out is x else self._buffer(out, "out", stream)
         if (result.spec.shape, result.spec.dtype) != (spec.shape, spec.dtype):
             raise InputError(self._who, f"out of {name} must be {spec}", got=result.spec)
         if name != "all_reduce" and result.address == buffer.address:
