@@ -509,6 +509,11 @@ class Communicator:
     def run(self, collective: str, in_: int, out: int, count: int, dtype: str, stream: int = 0) -> Status:
         """Exchange count elements at an address."""
 
+    def exchange(self, collective: str, x: object, out: object) -> Status | None:
+        """
+        Exchange tensors of one library that are read in place; None for others.
+        """
+
     def check(self) -> Status:
         """Return the first error of the group."""
 

@@ -182,6 +182,10 @@ class Communicator:
         return self._run("reduce_scatter", x, out, stream)
 
     def _run(self, name: str, x: Any, out: Any, stream: int | None) -> Any:
+        if stream is None and out is not None and (direct := self._core.exchange(name, x, out)) is not None:
+            if not direct.ok:
+                self._raise(direct)
+            return out
         if stream is None:
             stream = self.backend.current_stream()
         buffer = self._buffer(x, "x", stream)
@@ -221,7 +225,11 @@ class Communicator:
     def _buffer(self, tensor: Any, what: str, stream: int) -> DeviceBuffer:
         """Return a tensor as a buffer over its memory. Raises InputError for one on another device."""
         if not isinstance(tensor, DeviceBuffer):
-            imported = self.backend.import_tensor(tensor, stream)
+            try:
+                imported = self.backend.import_tensor(tensor, stream)
+            except (BufferError, RuntimeError, TypeError, ValueError) as error:  # of the tensor's library
+                do = "Detach it from gradients, and copy it to this device."
+                raise InputError(self._who, f"cannot read {what}", got=str(error)[:200], do=do) from error
             if imported is None and self.backend.core_is_host:
                 array = host_array(tensor)
                 if array.flags.c_contiguous and array.flags.aligned:
