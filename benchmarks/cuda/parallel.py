@@ -29,6 +29,7 @@ from several_devices import link
 
 from xpuruntime.llm import Generator
 from xpuruntime.llm.parallel import opening
+from xpuruntime.runtime import DeviceBuffer
 from xpuruntime.runtime.collectives.peer_boxes import reach_each_other
 
 SIZES = {
@@ -70,7 +71,7 @@ def queued_ms(ours: Generator, device: str) -> float:
     streams = [torch.cuda.Stream(f"cuda:{rank}") for rank in range(len(everyone))]
     names = [s.name for s in ours.decode.entry.inputs]
     there = [
-        {n: torch.from_numpy(a).to(f"cuda:{rank}") for n, a in zip(names, inputs, strict=True)}
+        {n: DeviceBuffer.from_numpy(a, f"cuda:{rank}") for n, a in zip(names, inputs, strict=True)}
         for rank in range(len(everyone))
     ]
     torch.cuda.synchronize()
@@ -127,7 +128,7 @@ def measured(name: str) -> Callable[[Report, argparse.Namespace], Any]:
         for dtype in ("float32", "bfloat16") if name == "qwen" else ("bfloat16",):
             facts: dict[str, Any] = {}
             logits = {}
-            for way in WAYS:
+            for way in (w for w in WAYS if not (args.without_nccl and "NCCL" in w)):
                 began = time.perf_counter()
                 with opened(model, dtype, args.device, way) as ours:
                     fact: dict[str, Any] = {"open_s": round(time.perf_counter() - began, 1)}
@@ -168,6 +169,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the parts."""
     parser = arguments(__doc__, tuple(PARTS))
     parser.add_argument("--device", default="cuda:0", help="the first device; cpu tries the script")
+    parser.add_argument("--without-nccl", action="store_true", help="leave out sums by NCCL")
     parser.add_argument("--layers", type=int, default=0, help="fewer layers than the model's")
 
     def gpu() -> str:

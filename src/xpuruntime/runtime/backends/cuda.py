@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 import sys
 from collections import deque
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -273,7 +274,8 @@ class CudaBackend(RuntimeBackend):
         kind, index = tensor.__dlpack_device__()
         if (int(kind), int(index)) != (_CUDA, self.index):
             return None
-        capsule = tensor.__dlpack__(stream=stream or 1)  # in DLPack, 1 is the default stream
+        with _current_in_torch(tensor, self.index):
+            capsule = tensor.__dlpack__(stream=stream or 1)  # in DLPack, 1 is the default stream
         address, shape, strides, _, code, bits, owner = _core.read_capsule(capsule)
         spec = TensorSpec(tuple(shape), _dtype(code, bits))
         if any(d > 1 and s != t for d, s, t in zip(shape, strides, spec.physical.strides, strict=True)):
@@ -303,6 +305,15 @@ class CudaBackend(RuntimeBackend):
     def _failed(self, status: _core.Status, problem: str) -> RunError:
         kind = OutOfMemory if status.code == "no_memory" else RunError
         return kind(f"device cuda:{self.index}", problem, got=status.message, do=status.advice)
+
+
+def _current_in_torch(tensor: Any, index: int) -> AbstractContextManager[Any]:
+    """Return a context in which PyTorch exports a tensor of a device: it refuses those of devices that are not current."""
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(tensor, torch.Tensor) or torch.cuda.current_device() == index:
+        return nullcontext()
+    context: AbstractContextManager[Any] = torch.cuda.device(index)
+    return context
 
 
 def _statistics(statistics: _core.MemoryStatistics) -> dict[str, int]:

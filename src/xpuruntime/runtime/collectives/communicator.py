@@ -13,7 +13,9 @@ import os
 import threading
 import time
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol, runtime_checkable
+
+import numpy as np
 
 from ... import _core
 from ...errors import DeviceUnavailable, InputError, RankLost
@@ -32,6 +34,16 @@ _NCCL_SETTINGS = {
     "NCCL_GRAPH_REGISTER": "0",  # graphs use memory of stream-ordered pools, which cannot be registered
 }
 _POLL_S = 0.02
+_CUDA = 2  # kDLCUDA
+
+
+@runtime_checkable
+class ForeignPlaced(Protocol):
+    """A tensor of another library, which says where it is."""
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """Return DLPack's kind and index of the device."""
+        ...
 
 
 class Communicator:
@@ -236,8 +248,9 @@ class Communicator:
                     spec = TensorSpec(tuple(array.shape), DType.of(array.dtype))
                     imported = DeviceBuffer(array.reshape(-1).view("uint8"), spec, self.backend)
             if imported is None:
-                place = getattr(tensor, "device", type(tensor).__name__)
-                raise InputError(self._who, f"{what} must be a dense tensor on {self.device}", got=place)
+                raise InputError(
+                    self._who, f"{what} must be a dense tensor on {self.device}", got=_shown(tensor)
+                )
             return imported
         if not self.backend.shares_memory(tensor.backend):
             raise InputError(self._who, f"{what} must be on {self.device}", got=tensor.backend.device)
@@ -288,6 +301,16 @@ class Communicator:
         if status.code == "unsupported":
             raise InputError(self._who, status.message, do=status.advice)
         raise RankLost(self._who, "its group has ended", got=status.message, do=status.advice)
+
+
+def _shown(tensor: Any) -> str:
+    """Return what a tensor is, for messages."""
+    if isinstance(tensor, np.ndarray):
+        return f"an array of strides {tensor.strides}"
+    if isinstance(tensor, ForeignPlaced):
+        kind, index = tensor.__dlpack_device__()
+        return f"a tensor on cuda:{index}" if int(kind) == _CUDA else "a tensor of the host"
+    return type(tensor).__name__
 
 
 def _cuda_backend(device: Any, who: str) -> RuntimeBackend:

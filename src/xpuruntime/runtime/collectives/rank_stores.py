@@ -53,10 +53,27 @@ class FileRankStore:
         return f"FileRankStore({str(self.folder)!r})"
 
 
+@runtime_checkable
+class TorchLikeStore(Protocol):
+    """The methods of PyTorch's stores that a group needs."""
+
+    def set(self, key: str, value: bytes) -> object:
+        """Write a value."""
+        ...
+
+    def get(self, key: str) -> bytes:
+        """Return a value."""
+        ...
+
+    def check(self, keys: list[str]) -> bool:
+        """Return whether all keys have been written."""
+        ...
+
+
 class TorchRankStore:
     """PyTorch's store, such as ``torch.distributed.TCPStore``."""
 
-    def __init__(self, store: Any) -> None:
+    def __init__(self, store: TorchLikeStore) -> None:
         self._store = store
 
     def put(self, key: str, value: bytes) -> None:
@@ -78,7 +95,7 @@ def rank_store(store: Any) -> RankStore:
         return FileRankStore(store)
     if isinstance(store, RankStore):
         return store
-    if all(hasattr(store, name) for name in ("set", "get", "check")):
+    if isinstance(store, TorchLikeStore):
         return TorchRankStore(store)
     do = "Give a folder that all ranks see, or a store of torch.distributed."
     raise InputError("communicator", "needs a store", got=repr(store)[:80], do=do)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import threading
 import weakref
+from typing import TYPE_CHECKING
 
 from ... import _core
 from ...errors import InputError
 from ...program.program import CompiledProgram
-from ..backends.base import RuntimeBackend
 from ..weights.load import Weights
 from .binding import Bound
 from .states import States
+
+if TYPE_CHECKING:
+    from ..backends.base import RuntimeBackend
 
 __all__ = ["Addresses"]
 

@@ -11,7 +11,7 @@ Several threads may run one executor. Each concurrent run has its own arena. Run
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,6 @@ from ...errors import InputError, OutOfMemory, RunError
 from ...program.program import CompiledProgram, EntryPoint
 from ...targets import DeviceId
 from ...types import TensorSpec
-from ..collectives.communicator import Communicator
 from ..device import cpu, open_library
 from ..device_record import DeviceRecord, read
 from ..memory.buffer import DeviceBuffer
@@ -35,6 +34,9 @@ from .control import RUN, Bodies
 from .demands import SETTLED, check_program, demands_around, device_for
 from .states import States
 from .tensor_run import tensor_run
+
+if TYPE_CHECKING:
+    from ..collectives.communicator import Communicator
 
 __all__ = ["MAX_CONTEXTS", "Executor"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,8 +12,10 @@ from numpy.typing import NDArray
 from ... import _core
 from ...errors import InputError
 from ...program.program import CompiledProgram
-from ..backends.base import RuntimeBackend
 from ..memory.buffer import DeviceBuffer
+
+if TYPE_CHECKING:
+    from ..backends.base import RuntimeBackend
 
 __all__ = ["States"]
 
