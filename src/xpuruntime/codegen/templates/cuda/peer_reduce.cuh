@@ -53,9 +53,10 @@ template <class P> struct Reduce {
 
     // y = the sum of all ranks' x, plus the residual. `table`: the rank, then the address of each rank's box.
     static INLINE_MEMBER void run(const S *x, const S *residual, const int64_t *table, S *y) {
-        const int rank = (int)table[0];
-        uint32_t *const own = (uint32_t *)table[1 + rank];
-        const uint32_t exchange = *(volatile uint32_t *)(own + 1) + 1;
+        constexpr bool ALONE = P::RANKS == 1;  // then there is no box
+        const int rank = ALONE ? 0 : (int)table[0];
+        uint32_t *const own = ALONE ? nullptr : (uint32_t *)table[1 + rank];
+        const uint32_t exchange = ALONE ? 0 : *(volatile uint32_t *)(own + 1) + 1;
         const int first = blockIdx.x * P::THREADS + threadIdx.x;
         for (int w = first; w < COUNT; w += P::BLOCKS * P::THREADS) {
             const u64 message = (u64)exchange << 32 | word_at(x, w);
@@ -74,7 +75,7 @@ template <class P> struct Reduce {
                 store<1>(y + at, P::RESIDUAL ? sum[i] + load<1>(residual + at) : sum[i]);
             }
         }
-        if (is_last_block(own + 2, P::BLOCKS) && threadIdx.x == 0) own[1] = exchange;
+        if (!ALONE && is_last_block(own + 2, P::BLOCKS) && threadIdx.x == 0) own[1] = exchange;
     }
 };
 
