@@ -95,6 +95,7 @@ def _cuda() -> tuple[Kernel, ...]:
     from .cuda.matmul.experts import KERNELS as MATMUL_EXPERTS
     from .cuda.matmul.gemv import KERNELS as MATMUL_GEMV
     from .cuda.matmul.generated import KERNELS as MATMUL
+    from .cuda.matmul.quantized import KERNELS as MATMUL_QUANTIZED
     from .cuda.movement.families import KERNELS as MOVEMENT
     from .cuda.norm import KERNELS as NORM
     from .cuda.peer_reduce import KERNELS as PEER_REDUCE
@@ -116,6 +117,7 @@ def _cuda() -> tuple[Kernel, ...]:
         *ATTENTION_DECODE_APPEND,
         *MATMUL_GEMV,
         *MATMUL,
+        *MATMUL_QUANTIZED,
         *MATMUL_EXPERTS,
         *ATTENTION,
         *ATTENTION_BACKWARD,

@@ -32,6 +32,13 @@ struct F16 {
     }
 };
 
+// x & mask | bits, in one instruction also where both are constants.
+__device__ __forceinline__ u32 and_or(u32 x, u32 mask, u32 bits) {
+    u32 y;
+    asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(y) : "r"(x), "r"(mask), "r"(bits));
+    return y;
+}
+
 // The 32-bit shared-space address that the instructions below take.
 __device__ __forceinline__ u32 smem_addr(const void *shared) { return (u32)__cvta_generic_to_shared(shared); }
 

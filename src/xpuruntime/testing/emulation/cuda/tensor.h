@@ -23,6 +23,8 @@ struct F16 {
 
 #define MASKED_SCORE (-__builtin_inff())
 
+static __forceinline__ u32 and_or(u32 x, u32 mask, u32 bits) { return (x & mask) | bits; }
+
 EMULATOR u32 smem_addr(const void *shared) { return (u32)((const unsigned char *)shared - host::dynamic_memory()); }
 
 EMULATOR void cp_async_16(u32 to, const void *from, bool there) {
