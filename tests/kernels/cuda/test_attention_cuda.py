@@ -13,8 +13,8 @@ from support.native import check
 
 from xpuruntime.codegen.cuda.target import cuda_target
 from xpuruntime.ir import GraphBuilder
-from xpuruntime.kernels.cuda.attention.decode import FlashDecode, decode_tile_config
 from xpuruntime.kernels.cuda.attention import flash_simt
+from xpuruntime.kernels.cuda.attention.decode import FlashDecode, decode_tile_config
 from xpuruntime.kernels.cuda.attention.flash import FlashV2, Naive
 from xpuruntime.kernels.cuda.attention.flash_simt import FlashSimt, SimtTileConfig
 from xpuruntime.kernels.spec.attention import AttentionShape

@@ -140,7 +140,7 @@ def test_cudnn_s_residuals_have_the_strides_of_results(monkeypatch: pytest.Monke
         lambda self, f, parts: Binary(self.name, "cubin", (self.name,), tuple(f), b"none"),
     )
     b = GraphBuilder("residual")
-    x, w = b.input("x", "float32[2, 16, 8, 8]"), b.weight("w", "float32[16, 16, 1, 1]")
+    x, w = b.input("x", "bfloat16[2, 16, 8, 8]"), b.weight("w", "bfloat16[16, 16, 1, 1]")
     conv = {"stride": [1, 1], "padding": [0, 0], "dilation": [1, 1]}
     shortcut = b.call("convolution", x, w, None, **conv)
     left = b.call("relu", b.call("add", b.call("convolution", b.call("relu", x), w, None, **conv), shortcut))
@@ -150,7 +150,7 @@ def test_cudnn_s_residuals_have_the_strides_of_results(monkeypatch: pytest.Monke
         b.call(
             "convolution",
             b.call("cat", right, left, dim=1),
-            b.weight("v", "float32[8, 32, 1, 1]"),
+            b.weight("v", "bfloat16[8, 32, 1, 1]"),
             None,
             **conv,
         ),

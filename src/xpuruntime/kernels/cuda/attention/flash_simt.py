@@ -65,7 +65,7 @@ class SimtTileConfig:
 
 
 _NARROW = (SimtTileConfig(4, 64, 4, 8, 2.0), SimtTileConfig(4, 64, 4, 16, 0.5), SimtTileConfig(2, 64, 4, 16))
-_WIDE = (SimtTileConfig(4, 32, 4, 8, 1.0), SimtTileConfig(2, 32, 4))
+_WIDE = (SimtTileConfig(4, 64, 8, 8, 2.0), SimtTileConfig(4, 32, 4, 8, 1.0), SimtTileConfig(2, 32, 4))
 """Tile sizes for narrow and for wide heads, largest first."""
 
 

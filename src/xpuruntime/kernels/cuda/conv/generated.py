@@ -2,8 +2,8 @@
 
 implicit_gemm is a GEMM of pixels by filters with k = taps * channels. It gathers the input window while it loads a tile, so no im2col
 matrix is stored. 16-bit floats with contiguous channels (NHWC) run on tensor cores with the tiles of ``matmul/generated``; everything else
-runs on CUDA cores. Constant filters are packed at load as [filter, tap, channel]. ``conv/depthwise`` is preferred to both where each channel
-has its own filter.
+runs on CUDA cores. Constant filters are packed at load as [filter, tap, channel]. In float32 it precedes cuDNN, whose engines without TF32 and
+Winograd are slower for channels-last data. ``conv/depthwise`` is preferred to both where each channel has its own filter.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ __all__ = ["KERNELS", "CudnnConv", "ImplicitGemm", "fma_call", "tensor_stage"]
 
 _CLIPPED = frozenset(["relu", "relu6", "leaky_relu"])
 """Activations that clamp; see ``CudnnConv.supports``."""
+_MIN_FILTERS = 4
+"""Minimum filters of a group with which a tile of 16 filters pays."""
 _IMAGE_CHANNELS = 4
 """Maximum channels of an image: its first layer has no other fast kernel."""
 _CUDNN_ACTS = ("none", "relu", "relu6", "leaky_relu", "tanh", "sigmoid", "gelu", "silu", "gelu_tanh")
@@ -76,6 +78,12 @@ class ImplicitGemm(Kernel):
         if call.tensor(1).is_weight and not call.tensor(1).spec.is_dense:
             return Support.no(Reason.SHAPE_UNSUPPORTED, "constant filters must be dense")
         return answer
+
+    def leads(self, call: NodeCall, target: CodegenTarget) -> bool:
+        """Return whether it is faster than cuDNN: in float32, unless a group has few filters (``benchmarks/cuda/conv_float32.py``)."""
+        s = ConvShape.of(call)
+        is_float32 = call.outputs[0].dtype is DType.FLOAT32 and call.tensor(1).is_weight
+        return is_float32 and (s.groups == 1 or s.filters >= _MIN_FILTERS)
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
         """Lower the call to one stage; the grid's z dimension is the group."""
@@ -179,7 +187,7 @@ def fma_call(
         (t.blocks(s.pixels, s.filters), c.splits, s.groups),
         (t.threads, 1, 1),
         t.shared,
-        min_blocks_per_sm=c.blocks_per_sm(target),
+        min_blocks_per_sm=t.blocks_per_sm(shared_limit(target)),
     )
     stage = cuda_stage(
         stem_of("conv", s), about(call, f"FMA, {t.rows} pixels x {t.columns} filters a block, {c.splits} splits"), [*arguments, *split], body,

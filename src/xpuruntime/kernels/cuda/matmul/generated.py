@@ -83,6 +83,10 @@ def tile_for(m: int, n: int, batches: int, target: CodegenTarget) -> Tile:
     )
 
 
+_MAX_K, _MIN_RESULTS = 128, 1 << 20
+"""Sizes of products in float32 that are bound by their results rather than by FMAs."""
+
+
 class Generated(Kernel):
     """Our own GEMM."""
 
@@ -92,6 +96,14 @@ class Generated(Kernel):
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
         """Return yes for every dtype and any strides of the operands."""
         return supported(call)
+
+    def leads(self, call: NodeCall, target: CodegenTarget) -> bool:
+        """Return whether it is faster than cuBLASLt: in float32 with few k and an activation, whose results are the most traffic."""
+        p = product_of(call).flat()
+        if call.outputs[0].dtype is not DType.FLOAT32 or p.act == "none" or not 0 < p.k <= _MAX_K:
+            return False
+        sides = matrices_of(p, DType.FLOAT32)
+        return p.m * p.n >= _MIN_RESULTS and sides is not None and not sides.b_rows
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
         """Lower the call to one stage."""
@@ -189,7 +201,7 @@ def fma_call(
         (t.blocks(p.m, p.n), c.splits, p.batches),
         (t.threads, 1, 1),
         t.shared,
-        min_blocks_per_sm=c.blocks_per_sm(target),
+        min_blocks_per_sm=t.blocks_per_sm(shared_limit(target)),
     )
     stage = cuda_stage(
         f"matmul_{p.m}x{p.n}x{p.k}", about(call, f"FMA, {t.rows}x{t.columns} a block, {c.splits} splits"), [*arguments, *split], body, launch,
