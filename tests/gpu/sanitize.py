@@ -1,6 +1,6 @@
 """NVIDIA's compute-sanitizer (memcheck, racecheck, synccheck, initcheck) on programs of our kernels.
 
-    python tests/gpu/sanitize.py --out benchmarks/results/cuda_sanitizer.json [--seconds 120] [TOOL ...]
+    python tests/gpu/sanitize.py --out benchmarks/results/cuda_sanitizer.json [--seconds 120] [--programs WORDS] [TOOL ...]
 
 The tool is searched on PATH, in toolkits, and in the package nvidia-cuda-sanitizer-api. If it is missing or does not start in this container, the result
 says so. It runs ``python tests/gpu/sanitize.py --inside``, which runs one program after another and compares each with the interpreter.
@@ -116,13 +116,15 @@ def graphs() -> Iterator[tuple[str, ir.Graph, dict[str, Any]]]:
     yield from training_programs()
 
 
-def inside() -> int:
+def inside(words: str = "") -> int:
     """Compare each program with the interpreter, then run the small network three times, so that its graph is captured and replayed.
 
-    Return the number of programs that were wrong or refused.
+    With ``words``, only the programs whose names hold them run. Return the number of programs that were wrong or refused.
     """
     wrong = 0
     for name, graph, arrays in graphs():
+        if words not in name:
+            continue
         try:
             check(graph, arrays, target="cuda")
         except AssertionError as error:
@@ -133,6 +135,8 @@ def inside() -> int:
             print(f"FAILED {name}: {type(error).__name__}: {str(error)[:300]}", flush=True)
         else:
             print(f"right {name}", flush=True)
+    if words:
+        return wrong
     executor = Executor(compiled("cuda"), "cuda:0")
     executor.bind(weights())
     outputs = [executor.run_arrays([feeds(i)["x"]])[0] for i in range(3)]
@@ -169,7 +173,7 @@ def under(name: str, report: Report, args: argparse.Namespace) -> Any:
         return {"outcome": "did not start", "why": "no compute-sanitizer on this machine"}
     log = Path(f"/tmp/sanitizer-{os.getpid()}-{name}.log")
     command = [path, "--tool", name, *TOOLS[name], "--error-exitcode", str(_WRONG), "--log-file", str(log)]
-    command += [sys.executable, __file__, "--inside"]
+    command += [sys.executable, __file__, "--inside", "--programs", args.programs]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=args.seconds, check=False)
         code, output, late = done.returncode, done.stdout + done.stderr, False
@@ -219,8 +223,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--inside", action="store_true", help="run the programs in this process, without the tool"
     )
     parser.add_argument("--seconds", type=int, default=120, help="of each tool")
-    if parser.parse_args(argv).inside:
-        return inside()
+    parser.add_argument("--programs", default="", help="only those whose names hold these words")
+    chosen = parser.parse_args(argv)
+    if chosen.inside:
+        return inside(chosen.programs)
     return run_parts(__doc__, PARTS, gpu=name_of, argv=argv, parser=parser)
 
 
