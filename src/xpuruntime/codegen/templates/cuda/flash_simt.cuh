@@ -11,7 +11,7 @@ namespace flash_simt {
 
 template <int N> struct alignas(4 * N) Floats { float x[N]; };
 
-// Copy rows of a head into a tile of floats, zeros beyond the head and the limit. Neighbouring threads read neighbouring addresses.
+// Copy rows of a head into a tile of floats, zeros beyond the head and the limit. Neighboring threads read neighboring addresses.
 template <int ROWS, int LINE, int D, int THREADS, int STEP, bool ALIGNED, class S>
 __device__ __forceinline__ void fetch(float *tile, const S *from, long long stride, int width, int limit) {
     constexpr int CHUNKS = D / 4;
