@@ -35,6 +35,7 @@ EXIT_CODES = {
         "PluginError",
         "RunError",
         "RunTimeout",
+        "RankLost",
         "RunCancelled",
         "WrongResult",
     },

@@ -139,6 +139,23 @@ void bind_backend(nb::module_& m) {
             "to"_a, "from_"_a, nb::sig("def download(self, to: NDArray[numpy.uint8], from_: int) -> Status"))
         .def("clear", &CudaBackend::clear, "memory"_a, "bytes"_a, NoGil())
         .def(
+            "reaches_peer",
+            [](CudaBackend& self, CudaBackend& peer) {
+                return value_or_status([&] { return self.reaches_peer(peer); });
+            },
+            "peer"_a, nb::sig("def reaches_peer(self, peer: CudaBackend) -> bool | Status"),
+            "Return True if copies from the other device need no host memory.")
+        .def(
+            "copy_from_peer",
+            [](CudaBackend& self, uint64_t to, uintptr_t stream, CudaBackend& peer, uint64_t from,
+               uintptr_t peer_stream, size_t bytes) {
+                const nb::gil_scoped_release no_gil;
+                return self.copy_from_peer(to, reinterpret_cast<void*>(stream), peer, from,
+                                           reinterpret_cast<void*>(peer_stream), bytes);
+            },
+            "to"_a, "stream"_a, "peer"_a, "from_"_a, "peer_stream"_a, "bytes"_a,
+            "Queue a copy from another device's memory, after the work of its stream.")
+        .def(
             "synchronize", [](CudaBackend& self) { return self.synchronize(nullptr); }, NoGil())
         .def("reported", &CudaBackend::reported, NoGil(),
              "Return the first error that kernels of completed queued runs reported, once.")

@@ -13,6 +13,7 @@ void bind_devices(nanobind::module_& m);
 void bind_profiler(nanobind::module_& m);
 void bind_memory(nanobind::module_& m);
 void bind_runtime(nanobind::module_& m);
+void bind_collectives(nanobind::module_& m);
 void bind_cuda(nanobind::module_& m);
 void bind_host_kernels(nanobind::module_& m);
 void bind_tensors(nanobind::module_& m);

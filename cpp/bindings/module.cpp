@@ -13,6 +13,7 @@ NB_MODULE(_core, m) {
     xpurt::bindings::bind_profiler(m);
     xpurt::bindings::bind_memory(m);
     xpurt::bindings::bind_runtime(m);
+    xpurt::bindings::bind_collectives(m);
     xpurt::bindings::bind_cuda(m);
     xpurt::bindings::bind_tensors(m);
     xpurt::bindings::bind_ops(m);

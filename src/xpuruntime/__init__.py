@@ -98,6 +98,7 @@ _PUBLIC: dict[str, str] = {
     "RunError": "errors",
     "OutOfMemory": "errors",
     "RunCancelled": "errors",
+    "RankLost": "errors",
     "RunTimeout": "errors",
     "StoreError": "errors",
     "FormatError": "errors",
@@ -133,6 +134,7 @@ if TYPE_CHECKING:
     from .errors import PluginError as PluginError
     from .errors import PolicyError as PolicyError
     from .errors import PrecisionUnavailable as PrecisionUnavailable
+    from .errors import RankLost as RankLost
     from .errors import RunCancelled as RunCancelled
     from .errors import RunError as RunError
     from .errors import RunTimeout as RunTimeout

@@ -491,6 +491,47 @@ def trust_arrays(type: object, probe: object, address: int, dtype: object, first
     Check the layout of NumPy arrays on one of them; return True if they can be read in place.
     """
 
+class Communicator:
+    """One rank of a group that exchanges tensors."""
+
+    @property
+    def id(self) -> int: ...
+
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def device(self) -> int: ...
+
+    def run(self, collective: str, in_: int, out: int, count: int, dtype: str, stream: int = 0) -> Status:
+        """Exchange count elements at an address."""
+
+    def exchange(self, collective: str, x: object, out: object) -> Status | None:
+        """
+        Exchange tensors of one library that are read in place; None for others.
+        """
+
+    def check(self) -> Status:
+        """Return the first error of the group."""
+
+    def abort(self, reason: str) -> None:
+        """End the group."""
+
+def host_communicators(size: int, timeout_s: float) -> list[Communicator]:
+    """Return the communicators of a group of threads."""
+
+def nccl_version() -> str | Status:
+    """Return NCCL's version."""
+
+def nccl_group_id() -> bytes | Status:
+    """Return a new id of a group."""
+
+def nccl_communicator(device: int, rank: int, size: int, group_id: bytes, timeout_s: float) -> Communicator | Status:
+    """Join a group of GPUs."""
+
 class CudaBlock:
     """A block of CUDA device memory, freed after the work that uses it."""
 
@@ -566,6 +607,14 @@ class CudaBackend(Backend):
     def download(self, to: NDArray[numpy.uint8], from_: int) -> Status: ...
 
     def clear(self, memory: int, bytes: int) -> Status: ...
+
+    def reaches_peer(self, peer: CudaBackend) -> bool | Status:
+        """Return True if copies from the other device need no host memory."""
+
+    def copy_from_peer(self, to: int, stream: int, peer: CudaBackend, from_: int, peer_stream: int, bytes: int) -> Status:
+        """
+        Queue a copy from another device's memory, after the work of its stream.
+        """
 
     def synchronize(self) -> Status: ...
 

@@ -50,6 +50,7 @@ VARIABLES: dict[str, Variable] = {
         Variable("XPU_LIBCUDNN", "", "path of the cuDNN library, instead of the usual search"),
         Variable("XPU_LIBCUDA", "", "path of the CUDA driver library, instead of the usual search"),
         Variable("XPU_LIBCUPTI", "", "path of the CUPTI library, instead of the usual search"),
+        Variable("XPU_LIBNCCL", "", "path of the NCCL library, instead of the usual search"),
         Variable("XPU_LIBNVRTC", "", "path of the NVRTC library, instead of the usual search"),
         Variable("XPU_LIBNVTX", "", "path of the NVTX library, instead of the usual search"),
         Variable("XPU_LIBONEDNN", "", "path of the oneDNN library, instead of the usual search"),

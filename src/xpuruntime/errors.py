@@ -20,6 +20,7 @@
     │   └── BuildTimeout          longer than compile_timeout_s; also a TimeoutError
     ├── RunError                  an engine failed to run
     │   ├── OutOfMemory           a device has too little memory for a run; also a MemoryError
+    │   ├── RankLost              a rank of a group has ended, so that the others cannot go on
     │   ├── RunTimeout            longer than run_timeout_s; also a TimeoutError
     │   └── RunCancelled          cancelled by ``cancel`` or ``close``
     ├── StoreError                the store on disk cannot be read or written
@@ -60,6 +61,7 @@ __all__ = [
     "PluginError",
     "PolicyError",
     "PrecisionUnavailable",
+    "RankLost",
     "RunCancelled",
     "RunError",
     "RunTimeout",
@@ -261,6 +263,10 @@ class PluginError(BuildError, RunError):
 
 class RunTimeout(RunError, TimeoutError):
     """A run that took longer than ``run_timeout_s`` and was stopped. The session stays usable."""
+
+
+class RankLost(RunError):
+    """A rank of a group that has ended or does not come, so that the others cannot go on."""
 
 
 class RunCancelled(RunError):

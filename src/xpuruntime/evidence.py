@@ -159,8 +159,9 @@ class Evidence:
     timed_runs:       number of runs that each time rests on; 0 without times.
     explained:        nodes that no step names, and what became of each: computed when loading, removed, part of another step.
     binaries:         the executable code of whole binaries, if the engine can read it from memory.
-    transfers:        copies since the session was opened, where they happen: ``h2d`` and ``d2h`` (number) with ``_bytes``, ``inner_h2d`` and
-                      ``inner_d2h`` (of values inside the model), ``waits`` (of the host for the device). Empty if nothing was copied or reported.
+    transfers:        copies since the session was opened, where they happen: ``h2d``, ``d2h`` and ``p2p`` (from GPU to GPU), with ``_bytes``;
+                      ``inner_h2d``, ``inner_d2h`` and ``inner_p2p`` (of values inside the model); ``waits`` (of the host for the device). Empty if
+                      nothing was copied or reported.
     """
 
     engine: str

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,7 +25,7 @@ from xpuruntime.program.program import (
     WeightRef,
     WeightTransformRecipe,
 )
-from xpuruntime.runtime import CudaBackend, Device, DeviceBuffer, Executor
+from xpuruntime.runtime import CudaBackend, Device, DeviceBuffer, Executor, Stream, load_weights
 from xpuruntime.types import DType, TensorSpec
 
 N = 1000
@@ -431,6 +433,61 @@ def regions() -> None:
         assert len(opened) == 2
         with pytest.raises(InputError, match="must be float32"):
             dag.execute({"x": DeviceBuffer.from_numpy(x_of(0).astype(np.float64), "cuda:0")})
+
+
+def two_devices() -> None:
+    """Two devices in one process, whose driver refuses a stream or an event of the other one."""
+    executors = [Executor(program(), f"cuda:{i}") for i in range(2)]
+    for each in executors:
+        each.bind({"w": W})
+    first, second = executors
+    errors: list[str] = []
+
+    def thread(which: int) -> None:
+        try:
+            for seed in range(int(os.environ.get("SEEDS", "40"))):
+                x, on = x_of(seed), executors[which % 2]
+                buffer = DeviceBuffer.from_numpy(x, f"cuda:{which % 2}")
+                results = (on.run_arrays([x])[0], on.run({"input": buffer})["output"].to_numpy())
+                errors.extend(f"input {seed} on cuda:{which % 2}" for y in results if not right(x, y))
+        except Exception as error:
+            errors.append(f"{type(error).__name__}: {error}")
+
+    threads = [threading.Thread(target=thread, args=(i,)) for i in range(4)]
+    for each_thread in threads:
+        each_thread.start()
+    for each_thread in threads:
+        each_thread.join()
+    assert not errors, errors[:3]
+
+    here, there = (DeviceBuffer.from_numpy(x_of(1), f"cuda:{i}") for i in range(2))
+    with pytest.raises(
+        InputError, match=r"input 'input' must be on cuda:0; got a tensor on cuda:1\. Copy it to cuda:0"
+    ):
+        first.run({"input": there})
+    out = DeviceBuffer.from_numpy(x_of(1), "cuda:0")
+    with pytest.raises(InputError, match="output 'output' must be on cuda:1; got a tensor on cuda:0"):
+        second.run({"input": there}, out={"output": out})
+    with pytest.raises(InputError, match="needs weights on cuda:0; got weights on cuda:1"):
+        first.bind(load_weights({"w": W}, first.program, "cuda:1"))
+    with pytest.raises(InputError, match="runs executors of its own device only"):
+        Stream("cuda:1").run(first, {"input": here})
+    with pytest.raises(DeviceUnavailable, match=r"there is no cuda:7\. This machine has 2 CUDA devices"):
+        Device("cuda:7")
+
+    backend, peer = second.backend, first.backend
+    assert isinstance(backend, CudaBackend)
+    assert isinstance(peer, CudaBackend)
+    assert backend.reaches_peer(peer) is ("SIMULATED_NO_PEERS" not in os.environ)
+    for stream in (0, peer.new_stream().handle):
+        queued = first.run({"input": here}, stream=stream)["output"]
+        copied, direct = backend.take(queued)
+        assert direct is backend.reaches_peer(peer)
+        assert copied.backend is backend
+        assert right(x_of(1), copied.to_numpy())
+        again = second.run({"input": copied})["output"].to_numpy()
+        assert right(copied.to_numpy(), again)
+        assert right(x_of(1), queued.to_numpy())
 
 
 if __name__ == "__main__":

@@ -45,3 +45,12 @@ def test_over_the_simulated_driver(case: str, built: Path) -> None:
     environment = {**os.environ, "XPU_LIBCUDA": str(built / "driver.so"), "XPU_LIBCUPTI": cupti}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("peers", [True, False])
+def test_two_devices_over_the_simulated_driver(peers: bool, built: Path) -> None:
+    command = [sys.executable, str(HERE / "simulated_cuda.py"), "two_devices", str(built / "kernels.so")]
+    environment = {**os.environ, "XPU_LIBCUDA": str(built / "driver.so"), "SIMULATED_DEVICES": "2"}
+    environment |= {} if peers else {"SIMULATED_NO_PEERS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr

@@ -106,6 +106,13 @@ class CudaBackend : public Backend {
     virtual Status download(void* to, uint64_t from, size_t bytes) = 0;
     virtual Status clear(uint64_t memory, size_t bytes) = 0;
 
+    // True if copies from the other device need no host memory.
+    virtual Result<bool> reaches_peer(CudaBackend& peer) = 0;
+    // Queue a copy from the memory of another device that reaches_peer(). It follows the work of
+    // `peer_stream`, a stream of that device, whose later work waits for the copy.
+    virtual Status copy_from_peer(uint64_t to, void* stream, CudaBackend& peer, uint64_t from,
+                                  void* peer_stream, size_t bytes) = 0;
+
     virtual Result<std::unique_ptr<CudaStream>> stream() = 0;
     virtual std::unique_ptr<CudaStream> wrap(void* handle) = 0;  // a stream that another library owns
     virtual Result<std::unique_ptr<CudaEvent>> event(bool timing) = 0;

@@ -90,6 +90,7 @@ Library& onednn_library();
 Library& cublas_library();
 Library& cublaslt_library();
 Library& cudnn_library();
+Library& nccl_library();
 std::vector<Library*> libraries();
 
 }  // namespace xpurt

@@ -147,8 +147,8 @@ Status Library::absent(size_t index) const {
 }
 
 std::vector<Library*> libraries() {
-    return {&cuda_library(),   &nvtx_library(),     &onednn_library(), &nvrtc_library(),
-            &cublas_library(), &cublaslt_library(), &cudnn_library(),  &cupti_library()};
+    return {&cuda_library(),     &nvtx_library(),  &onednn_library(), &nvrtc_library(), &cublas_library(),
+            &cublaslt_library(), &cudnn_library(), &nccl_library(),   &cupti_library()};
 }
 
 }  // namespace xpurt

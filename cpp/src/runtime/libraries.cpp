@@ -3,6 +3,7 @@
 #include <mutex>
 
 #include "backends/cpu/onednn.h"
+#include "runtime/collectives.h"
 #include "xpurt/host_kernel.h"
 #include "xpurt/kernel.h"
 
@@ -17,6 +18,7 @@ struct KernelLibraryRegistry {
 KernelLibraryRegistry& registry() {
     static auto* const instance = [] {  // never freed: prepared kernels may outlive every static object
         auto* const libraries = new KernelLibraryRegistry;
+        libraries->libraries.emplace("collectives", make_collectives());
         libraries->libraries.emplace("onednn", make_onednn());
         libraries->libraries.emplace("python", make_host_library());
         return libraries;

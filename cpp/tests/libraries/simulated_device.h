@@ -60,9 +60,11 @@ struct SimulatedStream {
     uint64_t put = 0, done = 0;
     SimulatedGraph* capturing = nullptr;
     SimulatedNode* last = nullptr;
+    void* context = nullptr;  // of the device that it was created on
 };
 struct SimulatedEvent {
     StreamPosition mark;
+    void* context = nullptr;
 };
 struct SimulatedKernel {
     void (*function)(void**, const unsigned*);
@@ -88,7 +90,8 @@ std::map<std::string, int> calls;
 SimulatedStream legacy;
 size_t limit = size_t{1} << 30, used = 0, high = 0, reserved = 0;
 thread_local std::vector<void*> contexts;
-char the_context;
+constexpr int max_devices = 8, wrong_context = 201;  // CUDA_ERROR_INVALID_CONTEXT
+char device_contexts[max_devices];
 
 #define ENTER                                                      \
     const std::lock_guard<std::recursive_mutex> lock(mutex);       \
@@ -96,6 +99,12 @@ char the_context;
     if (const auto failing = failures.find(__func__);              \
         failing != failures.end() && failing->second.after-- <= 0) \
     return failing->second.result
+
+// True if work may be queued on a stream in the current context.
+bool is_current(void* stream) {
+    const void* const own = stream == nullptr ? nullptr : static_cast<SimulatedStream*>(stream)->context;
+    return own == nullptr || (!contexts.empty() && own == contexts.back());
+}
 
 SimulatedStream& at(void* stream) {
     return stream == nullptr ? legacy : *static_cast<SimulatedStream*>(stream);

@@ -67,7 +67,11 @@ int simulated_blocks() { return static_cast<int>(blocks.size()); }
 
 int cuInit(unsigned) { return 0; }
 int cuDriverGetVersion(int* version) { return *version = 13000, 0; }
-int cuDeviceGetCount(int* count) { return *count = 1, 0; }
+// One device, or as many as the variable says.
+int cuDeviceGetCount(int* count) {
+    const char* const text = std::getenv("SIMULATED_DEVICES");
+    return *count = text == nullptr ? 1 : std::atoi(text), 0;
+}
 int cuDeviceGet(int* device, int index) { return *device = index, 0; }
 int cuDeviceGetName(char* name, int room, int) {
     return std::snprintf(name, size_t(room), "Simulated GPU"), 0;
@@ -89,7 +93,7 @@ int cuGetErrorName(int result, const char** name) {
 }
 int cuGetErrorString(int, const char** text) { return *text = "simulated", 0; }
 
-int cuDevicePrimaryCtxRetain(void** context, int) { return *context = &the_context, 0; }
+int cuDevicePrimaryCtxRetain(void** context, int device) { return *context = &device_contexts[device], 0; }
 int cuCtxGetCurrent(void** context) { return *context = contexts.empty() ? nullptr : contexts.back(), 0; }
 int cuCtxPushCurrent_v2(void* context) { return contexts.push_back(context), 0; }
 int cuCtxPopCurrent_v2(void** context) { return *context = contexts.back(), contexts.pop_back(), 0; }
@@ -99,7 +103,11 @@ int cuCtxSynchronize() {
 }
 
 int cuMemGetInfo_v2(size_t* free, size_t* total) { return *free = limit - used, *total = limit, 0; }
-int cuMemPoolCreate(void** pool, const void*) { return *pool = &the_context, 0; }
+int cuMemPoolCreate(void** pool, const void*) { return *pool = contexts.back(), 0; }
+int cuDeviceCanAccessPeer(int* can, int, int) {
+    return *can = std::getenv("SIMULATED_NO_PEERS") == nullptr, 0;
+}
+int cuMemPoolSetAccess(void*, const void*, size_t) { return 0; }
 int cuMemPoolSetAttribute(void*, int, void*) { return 0; }
 int cuMemPoolGetAttribute(void*, int attribute, void* value) {
     const std::lock_guard<std::recursive_mutex> lock(mutex);
@@ -110,8 +118,9 @@ int cuMemPoolTrimTo(void*, size_t) {
     const std::lock_guard<std::recursive_mutex> lock(mutex);
     return reserved = used, 0;
 }
-int cuMemAllocFromPoolAsync(uint64_t* address, size_t bytes, void*, void*) {
+int cuMemAllocFromPoolAsync(uint64_t* address, size_t bytes, void* pool, void* stream) {
     ENTER;
+    if (pool != contexts.back() || !is_current(stream)) return wrong_context;
     if (used + bytes > limit) return 2;
     void* const block = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
     std::memset(block, 0xff, (bytes + 255) / 256 * 256);  // so that no code relies on zeros
@@ -158,6 +167,14 @@ int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, void* stream)
         simulated::within, bytes);
     return 0;
 }
+int cuMemcpyPeerAsync(uint64_t to, void* to_context, uint64_t from, void*, size_t bytes, void* stream) {
+    ENTER;
+    if (to_context != contexts.back() || !is_current(stream)) return wrong_context;
+    put_other(
+        at(stream), [=] { std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<void*>(from), bytes); },
+        simulated::within, bytes);
+    return 0;
+}
 int cuMemsetD8Async(uint64_t to, unsigned char value, size_t bytes, void* stream) {
     ENTER;
     put_other(
@@ -168,6 +185,7 @@ int cuMemsetD8Async(uint64_t to, unsigned char value, size_t bytes, void* stream
 int cuStreamCreate(void** stream, unsigned) {
     ENTER;
     auto* const result = new SimulatedStream;
+    result->context = contexts.back();
     streams.insert(result);
     return *stream = result, 0;
 }
@@ -224,11 +242,15 @@ int cuThreadExchangeStreamCaptureMode(int* mode) {
 
 int cuEventCreate(void** event, unsigned) {
     ENTER;
-    return *event = new SimulatedEvent, 0;
+    *event = new SimulatedEvent;
+    static_cast<SimulatedEvent*>(*event)->context = contexts.back();
+    return 0;
 }
 int cuEventDestroy_v2(void* event) { return delete static_cast<SimulatedEvent*>(event), 0; }
 int cuEventRecord(void* event, void* stream) {
     ENTER;
+    if (static_cast<SimulatedEvent*>(event)->context != contexts.back() || !is_current(stream))
+        return wrong_context;
     static_cast<SimulatedEvent*>(event)->mark = {&at(stream), at(stream).put};
     return 0;
 }
@@ -294,6 +316,7 @@ int cuKernelGetAttribute(int* value, int, void*, int) { return *value = 0, 0; }
 int cuKernelSetAttribute(int, int, void*, int) { return 0; }
 int cuLaunchKernelEx(const LaunchConfig* config, void* kernel, void** params, void**) {
     ENTER;
+    if (!is_current(config->stream)) return wrong_context;
     SimulatedNode node;
     fill(node, *static_cast<SimulatedKernel*>(kernel), *config, params);
     return put(at(config->stream), std::move(node)), 0;
@@ -307,6 +330,7 @@ int cuGraphInstantiateWithFlags(void** exec, void* graph, unsigned long long) {
 }
 int cuGraphLaunch(void* exec, void* stream) {
     ENTER;
+    if (!is_current(stream)) return wrong_context;
     const SimulatedGraphExec& from = *static_cast<SimulatedGraphExec*>(exec);
     const uint32_t correlation = called();
     for (SimulatedNode* node : from.order) {

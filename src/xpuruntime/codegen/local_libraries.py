@@ -20,6 +20,10 @@ from ..types import TensorSpec
 __all__ = ["LocalLibraries", "library_search", "local_libraries"]
 
 
+_NOT_ASKED = frozenset(["nccl"])
+"""Libraries that accept a call only together with other devices, which the compiler does not have."""
+
+
 class LocalLibraries:
     """The libraries for one device of this machine: ``cpu``, or a CUDA device by its index. The first query opens the device."""
 
@@ -35,6 +39,8 @@ class LocalLibraries:
         """
         if call.library not in _core.library_names():
             return ""  # a user's Python kernel
+        if call.library in _NOT_ASKED:
+            return ""
         key = json.dumps(
             [call.library, call.symbol, dict(call.options), [repr(s) for s in specs]], default=repr
         )

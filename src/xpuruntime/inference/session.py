@@ -160,6 +160,7 @@ class InferenceSession:
             if request.static_shape:
                 source = fixed_known(self._model, execution.fixed_shapes or {}, used)
             check_model(f"session({self._model.name!r})", execution.transfers, source)
+            _check_parallel(f"session({self._model.name!r})", execution.parallel)
             examples = examples_of(source, example_inputs)
             module = (
                 model if self._model.format == "graph" and not hasattr(model, "graph_signature") else None
@@ -469,3 +470,12 @@ class InferenceSession:
 def _bounds(model: ModelSource) -> Bounds:
     """Return the bounds of open dims of a model from PyTorch; a file has none."""
     return bounds_of(model.graph[0]) if model.format == "graph" else {}
+
+
+def _check_parallel(who: str, parallel: Mapping[str, int] | None) -> None:
+    """Raise PolicyError if a policy divides the model over several devices."""
+    if any(count > 1 for count in (parallel or {}).values()):
+        do = "Open a language model as a Generator, or leave parallel out."
+        raise PolicyError(
+            who, "cannot honor parallel: a session runs on one device", got=dict(parallel or {}), do=do
+        )

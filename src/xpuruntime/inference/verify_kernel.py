@@ -48,7 +48,7 @@ def verify_kernel(
     word = user_kernel.name.partition("/")[2]
     policy = KernelPolicy(rules=[Rule(use=word, reason="it is being verified")])
     program = compile_graph(graph, target=target or user_kernel.kind, policy=policy, passes=0)
-    device = "cuda:0" if program.entries[0].plans[0].target.startswith("cuda") else "cpu"
+    device = _device(target, program.entries[0].plans[0].target)
     with Executor(program, device, policy=SETTLED) as executor:
         got = executor.run_arrays([feeds[s.name] for s in program.input_specs])
     want = interp.run(graph, feeds)
@@ -105,3 +105,11 @@ def _one_node(
     for i, value in enumerate((results,) if isinstance(results, str) else results):
         builder.output(f"out{i}", value)
     return builder.build(), feeds
+
+
+def _device(target: str | CodegenTarget | None, compiled: str) -> str:
+    """Return the device to run on: the one that the target names, else the first of its kind."""
+    if not compiled.startswith("cuda"):
+        return "cpu"
+    index = str(target or "").partition("cuda:")[2]
+    return f"cuda:{index}" if index.isdigit() else "cuda:0"

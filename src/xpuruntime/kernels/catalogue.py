@@ -26,6 +26,7 @@ def _cpu() -> tuple[Kernel, ...]:
     from .cpu.attention.flash import KERNELS as ATTENTION
     from .cpu.attention.flash_backward import KERNELS as ATTENTION_BACKWARD
     from .cpu.attention.paged import KERNELS as ATTENTION_PAGED
+    from .cpu.collective import KERNELS as COLLECTIVE
     from .cpu.control import KERNELS as CONTROL
     from .cpu.conv.generated import KERNELS as CONV
     from .cpu.elementwise import KERNELS as ELEMENTWISE
@@ -74,6 +75,7 @@ def _cpu() -> tuple[Kernel, ...]:
         *SAMPLE_TOKEN,
         *TASKS,
         *CONTROL,
+        *COLLECTIVE,
         *ONEDNN,
     )
 
@@ -88,6 +90,7 @@ def _cuda() -> tuple[Kernel, ...]:
     from .cuda.attention.flash_backward import KERNELS as ATTENTION_BACKWARD
     from .cuda.attention.flash_simt import KERNELS as ATTENTION_SIMT
     from .cuda.attention.paged import KERNELS as ATTENTION_PAGED
+    from .cuda.collective import KERNELS as COLLECTIVE
     from .cuda.conv.generated import KERNELS as CONV
     from .cuda.elementwise import KERNELS as ELEMENTWISE
     from .cuda.fused import KERNELS as FUSED
@@ -96,6 +99,7 @@ def _cuda() -> tuple[Kernel, ...]:
     from .cuda.matmul.generated import KERNELS as MATMUL
     from .cuda.movement.families import KERNELS as MOVEMENT
     from .cuda.norm import KERNELS as NORM
+    from .cuda.peer_reduce import KERNELS as PEER_REDUCE
     from .cuda.pool import KERNELS as POOL
     from .cuda.reduce import KERNELS as REDUCE
     from .cuda.rnn import KERNELS as RNN
@@ -127,6 +131,8 @@ def _cuda() -> tuple[Kernel, ...]:
         *MOVEMENT,
         *RNN,
         *SAMPLE_TOKEN,
+        *COLLECTIVE,
+        *PEER_REDUCE,
         *TASKS,
     )
 

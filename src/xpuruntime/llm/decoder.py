@@ -42,6 +42,7 @@ import numpy as np
 
 from ..ir import Graph, GraphBuilder
 from ..ir.graph import Source
+from ..ir.ops.collective import PEER_BYTES
 from ..types import DType, TensorSpec
 from .checkpoint.config import DecoderConfig
 from .families.family import ACTIVATIONS
@@ -50,10 +51,13 @@ from .mixture import mixture
 from .paged import PagedCache
 from .rotary import Rotary
 
-__all__ = ["COUNTS", "SOURCE", "GraphWriter", "decoder_graph"]
+__all__ = ["COUNTS", "RANK_TABLE", "SOURCE", "GraphWriter", "decoder_graph"]
 
 COUNTS = "token_counts"
 """The state with the counts of ``sample_token``, int32[batch, vocab]."""
+
+RANK_TABLE = "rank_table"
+"""The state with the addresses by which the ranks of a divided decoder reach each other's memory."""
 
 SOURCE = ("source_keys", "source_values")
 """The states of an encoder's output, one of each per layer."""
@@ -134,11 +138,13 @@ class GraphWriter:
         else:
             for window in c.windows:
                 self.mask(window)
+        if c.direct:
+            self.rank_table = b.state(RANK_TABLE, f"int64[{1 + c.ranks}]")
         x = self.embedded(tokens)
         for i in range(c.layers):
             with b.source(Source(name=f"layers.{i}", module=c.layer(i))):
                 x = self.layer(i, x)
-        head = c.end("embed" if c.tied else "head")
+        head = c.end("embed" if c.tied and not c.splits_vocab else "head")
         last = b.input("last", f"int64[{self.results}]")
         x = b.view(x, size=[n * s, c.hidden])
         if (s > 1 or self.paged) and not all_logits:
@@ -151,7 +157,7 @@ class GraphWriter:
         bias = [self.weight(f"{c.end('head')}.bias")] if c.head_bias else []
         if "logits_bias" in c.row.ends:
             bias = [b.view(self.weight(c.end("logits_bias")), size=[c.vocab])]
-        logits = b.linear(x, self.weight(f"{head}.weight"), *bias, name="scores")
+        logits = self.of_all_words(b.linear(x, self.weight(f"{head}.weight"), *bias, name="scores"))
         if c.logits_softcap:
             logits = b.mul(b.tanh(b.div(logits, c.logits_softcap)), c.logits_softcap)
         final = b.index_select(logits, last, dim=0) if s > 1 and all_logits else logits
@@ -161,6 +167,25 @@ class GraphWriter:
             b.output("token", b.argmax(final, dim=1))
             b.output("logits", logits)
         return b.build()
+
+    def of_all_words(self, logits: str) -> str:
+        """Return the logits of the whole vocabulary, from those of each rank's words."""
+        b, c = self.b, self.c
+        if not c.splits_vocab:
+            return logits
+        rows, words = (int(d) for d in b.spec(logits).shape if isinstance(d, int))
+        gathered = b.view(b.all_gather(logits, ranks=c.ranks), size=[c.ranks, rows, words])
+        return str(b.view(b.permute(gathered, dims=[1, 0, 2]), size=[rows, c.vocab]))
+
+    def summed(self, y: str, residual: str | None) -> str:
+        """Return the sum of all ranks' results of a layer that is divided by its inputs, plus the residual."""
+        b, ranks = self.b, self.c.ranks
+        if ranks > 1:
+            if self.c.direct and (b.spec(y).size_bytes or 0) <= PEER_BYTES:
+                rest = [] if residual is None else [residual]
+                return str(b.peer_all_reduce(y, self.rank_table, *rest, ranks=ranks))
+            y = str(b.all_reduce(y, ranks=ranks))
+        return y if residual is None else str(b.add(residual, y))
 
     def sampled(self, logits: str) -> str:
         """Return the sampled tokens, and count them."""
@@ -269,30 +294,38 @@ class GraphWriter:
         """Return the output of a layer. Norms that the family does not have return their input."""
         b, row = self.b, self.c.row
         y = self.part_norm(i, "input_norm", x)
-        attended = self.part_norm(i, "post_attention_norm", self.attention(i, y))
+        if "post_attention_norm" in row.parts:
+            attended = self.part_norm(i, "post_attention_norm", self.attention(i, y))
+            attended_sum = b.add(x, attended)
+        else:
+            attended_sum = self.attention(i, y, x)
         if row.parallel:
             y = self.part_norm(i, "mlp_norm", x) if "mlp_norm" in row.parts else y
-            x = b.add(x, attended)
+            x = attended_sum
         else:
-            x = self.part_norm(i, "attention_sum_norm", b.add(x, attended))
+            x = self.part_norm(i, "attention_sum_norm", attended_sum)
             x = self.crossed(i, x) if "cross_q" in row.parts else x
             y = self.part_norm(i, "mlp_norm", x)
-        x = b.add(x, self.part_norm(i, "post_mlp_norm", self.feed_forward(i, y)))
+        if "post_mlp_norm" in row.parts:
+            x = b.add(x, self.part_norm(i, "post_mlp_norm", self.feed_forward(i, y)))
+        else:
+            x = self.feed_forward(i, y, x)
         return self.part_norm(i, "mlp_sum_norm", x)
 
-    def attention(self, i: int, x: str) -> str:
+    def attention(self, i: int, x: str, residual: str | None = None) -> str:
+        """Return the attention of a layer, plus the residual."""
         b, c = self.b, self.c
         if c.latent is not None:
             expand = self.weight(f"{c.layer(i)}.{c.row.parts['kv_b']}.weight")
             y = latent_attention(
                 b, c.latent, _LatentLayer(self, i), x, expand, partial(self.attended, i), c.heads
             )
-            return self.linear(i, "o", y)
+            return self.summed(self.linear(i, "o", y), residual)
         q, k, v = self.projections(i, x)
         if c.rotary_dim:
             q, k = (self.rotated(i, projection) for projection in (q, k))
         y = self.attended(i, q, *self.kept(i, k, v))
-        return self.linear(i, "o", self.merged(y))
+        return self.summed(self.linear(i, "o", self.merged(y)), residual)
 
     def kept(self, i: int, keys: str, values: str) -> tuple[str, str]:
         """Return the caches of a layer with new keys and values."""
@@ -395,12 +428,13 @@ class GraphWriter:
         positions = b.expand(positions, size=b.spec(rows).shape)
         return str(b.scatter(cache, positions, rows, dim=2))
 
-    def feed_forward(self, i: int, x: str) -> str:
+    def feed_forward(self, i: int, x: str, residual: str | None = None) -> str:
+        """Return the feed-forward layer's result, plus the residual."""
         b, c = self.b, self.c
         if c.experts is not None and c.sparse(i):
             rows = b.view(x, size=[self.batch * self.length, c.hidden])
             y = mixture(b, c.experts, rows, lambda name: self.weight(f"{c.layer(i)}.{name}"), c.activation)
-            return str(b.view(y, size=[self.batch, self.length, c.hidden]))
+            return self.summed(str(b.view(y, size=[self.batch, self.length, c.hidden])), residual)
         op, attrs = ACTIVATIONS[c.activation]
         if "gate_up" in c.row.parts:
             gate, up = b.split(self.linear(i, "gate_up", x), sizes=[c.inner, c.inner], dim=2)
@@ -409,7 +443,7 @@ class GraphWriter:
         else:
             gate, up = self.linear(i, "up", x), None
         y = b.call(op, gate, **attrs)
-        return self.linear(i, "down", y if up is None else b.mul(y, up))
+        return self.summed(self.linear(i, "down", y if up is None else b.mul(y, up)), residual)
 
     def part_norm(self, i: int, part: str, x: str) -> str:
         """Return the norm of a layer; x itself if the family does not have it."""

@@ -39,7 +39,6 @@ from ..profiler.receipt import Receipt
 from ..program.plan import Plan
 from ..program.program import CompiledProgram
 from ..protocols import Array
-from ..runtime import Weights, load_weights
 from ..storage.store import Store
 from ..targets import DeviceId
 from ..types import DType
@@ -52,10 +51,10 @@ from .decoding.beams import beam_search
 from .decoding.sources import source_rows
 from .decoding.texts import AnswerTexts
 from .decoding.words import GenerationOptions, speculation_of
+from .parallel.opening import RankWeights, open_steps, rank_devices, shards_of, tensor_ranks
 from .programs import DecoderPrograms
 from .report import plan_of, receipt_of
 from .speculation import Drafter, DraftModel, Drafts, PromptLookup, speculated
-from .steps import Steps
 
 __all__ = ["Completion", "Generator", "Piece", "Prompt", "computed_in", "device_for", "generate"]
 
@@ -71,7 +70,8 @@ class Generator:
     batch:    number of texts that are decoded together, each with its own cache. A larger batch slows the decoding of one text little.
     dtype:    precision to compute in. Default: the policy's, else the checkpoint's.
     buckets:  prefill lengths.
-    device:   ``"cpu"`` or ``"cuda:0"``. Default: the policy's device, else ``"cpu"``.
+    device:   ``"cpu"`` or ``"cuda:0"``. Default: the policy's device, else ``"cpu"``. A policy with ``parallel: {tensor: N}`` divides the
+              model over N GPUs from this one on, or over N threads of the CPU.
     policy, target: as for ``compile``. Default target: code for the device.
     threads:  as for ``Executor``.
     cache_dir: folder of the store, which keeps the programs; default XPU_CACHE_DIR.
@@ -124,45 +124,40 @@ class Generator:
                 config, capacity=self.capacity, batch=batch, buckets=buckets, name=self.checkpoint.name
             )
         )
+        self.devices = rank_devices(device, tensor_ranks(execution))
         target = target or own_target(DeviceId.parse(device))
+        shards = shards_of(self.checkpoint, self.devices)
         self.programs = DecoderPrograms(
-            self.checkpoint,
+            shards[0],
             sizes={"capacity": self.capacity, "batch": batch, "dtype": self.dtype},
             target=target,
             demands=demands,
             store=Store(cache_dir, mode="" if execution.caching is not False else "off"),
         )
         self.device, self.notes, self.observations = device, tuple(notes), Observations()
-        options = {"batch": batch, "vocab": config.vocab, "dtype": self.dtype, "target": target}
-        options |= {"device": device, "threads": threads, "further": self._further}
+        options = {
+            "batch": batch,
+            "vocab": config.vocab,
+            "dtype": self.dtype,
+            "target": target,
+            "threads": threads,
+        }
+        self._parts = [
+            RankWeights(self.programs, shard, at, rank)
+            for rank, (shard, at) in enumerate(zip(shards, self.devices, strict=True))
+        ]
         say("compiling, unless the store has the program")
         self.program: CompiledProgram
-        self.program, (self.weights, self.steps) = self.programs.load(
-            entries, lambda program: self._loaded(program, options, say)
+        self.program, self.steps = self.programs.load(
+            entries, lambda program: open_steps(program, self._parts, say, **options)
         )
+        self.weights = self._parts[0].weights
         self.decode, self.prefill, self.states = self.steps.decode, self.steps.prefill, self.steps.states
         self._texts = AnswerTexts(self.checkpoint, self.capacity, self._most_likely)
         self._lock = threading.Lock()
         self._holder: int | None = None  # id of the thread that holds the lock
         self._threads, self.drafts = threads, Drafts()
         self._assistants: dict[Any, Generator] = {}
-
-    def _loaded(
-        self, program: CompiledProgram, options: Mapping[str, Any], say: Callable[[str], object]
-    ) -> tuple[Weights, Steps]:
-        """Return the weights of a program, and its executors."""
-        weights, self._kept = self.programs.weights(
-            program,
-            self.device,
-            lambda done, total: say(f"loading weights: {done / max(total, 1):.0%}"),
-        )
-        return weights, Steps(program, weights, **options)
-
-    def _further(self, entry: str) -> tuple[CompiledProgram, Weights]:
-        """Return the program of one more entry point, and its weights, which are those of the first program."""
-        program = self.programs.get([entry])
-        weights = load_weights(self.checkpoint.arrays, program, self.device, shared=[self.weights])
-        return program, weights
 
     # ── plan and receipt ──
 
@@ -464,7 +459,8 @@ class Generator:
     def close(self) -> None:
         """Free memory, after the store has the weights. Later calls raise RunError."""
         self.steps.close()
-        self._kept.wait()
+        for part in self._parts:
+            part.kept.wait()
         for assistant in self._assistants.values():
             assistant.close()
 

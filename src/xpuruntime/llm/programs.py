@@ -27,6 +27,7 @@ from ..kernels.user.kernel import named_digests
 from ..policies import Resolved
 from ..printable import logger
 from ..program.program import CompiledProgram
+from ..protocols import Array
 from ..runtime import Weights, load_weights
 from ..runtime.weights.kept import KeptWeights
 from ..storage.files import SETTLED_S, file_identity
@@ -117,20 +118,31 @@ class DecoderPrograms:
             return program, load(program)
 
     def weights(
-        self, program: CompiledProgram, device: Any, on_progress: Callable[[int, int], object] | None = None
+        self,
+        program: CompiledProgram,
+        device: Any,
+        on_progress: Callable[[int, int], object] | None = None,
+        *,
+        rank: int = 0,
+        arrays: Mapping[str, Array] | None = None,
     ) -> tuple[Weights, KeptWeights]:
-        """Return the weights of a program, mapped from the store if they are there, and what keeps them there."""
+        """Return the weights of a program, mapped from the store if they are there, and what keeps them there.
+
+        rank, arrays: of a decoder that is divided over several devices: which part these are.
+        """
         began = time.perf_counter()
-        kept = self._kept(program)
+        kept = self._kept(program, rank)
         weights = kept.open(program, device)
         found = weights is not None
         if weights is None:
-            weights = load_weights(self._checkpoint.arrays, program, device, on_progress=on_progress)
+            source = self._checkpoint.arrays if arrays is None else arrays
+            weights = load_weights(source, program, device, on_progress=on_progress)
             kept.keep(weights)
-        self.loaded = LoadedWeights(found, weights.size_bytes, time.perf_counter() - began)
+        if rank == 0:
+            self.loaded = LoadedWeights(found, weights.size_bytes, time.perf_counter() - began)
         return weights, kept
 
-    def _kept(self, program: CompiledProgram) -> KeptWeights:
+    def _kept(self, program: CompiledProgram, rank: int) -> KeptWeights:
         """Return the place of a program's weights in the store. Those without files, or of files that just changed, are not kept."""
         sources, now = self._checkpoint.sources, time.time()
         identities = [file_identity(s) for s in sources]
@@ -141,6 +153,7 @@ class DecoderPrograms:
             "xpuruntime": __version__,
             "packing": {**compiler_facts(), "llm": _files_digest("llm", "runtime", "storage")},
             "program": program.digest,
+            "rank": rank,
             "recipes": digest({"recipes": plain(program.recipes)}),
             "files": [[str(s.absolute()), i] for s, i in zip(sources, identities, strict=True)],
         }

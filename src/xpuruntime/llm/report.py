@@ -134,6 +134,9 @@ def _own_decisions(model: Generator) -> list[Decision]:
         code = Reason.RECORDED if loaded.from_store else Reason.DEFAULT
         why = f"{loaded.size_bytes} bytes, {how} in {loaded.seconds:.2f} s"
         programs.append(Decision("weights", name, Candidate("packed", code, why, facts=facts)))
+    if (ranks := len(model.devices)) > 1:
+        why = f"linear layers are divided over {', '.join(model.devices)}"
+        programs.append(Decision("parallel", name, Candidate(f"tensor: {ranks}", Reason.REQUESTED, why)))
     return [Decision("engine", name, engine), Decision("precision", name, precision), *programs]
 
 
@@ -152,12 +155,17 @@ def _kernel_decisions(model: Generator) -> list[Decision]:
 def _evidence(model: Generator, entry: str, executor: Executor, times: bool) -> Evidence:
     """Return the evidence of one entry point."""
     runs, calls = executor.counters["runs"], len(executor.plan.calls)
-    arrays = model.steps.last.get(entry) if times else None
+    # Ranks run together only: a run of one of them, to measure it, would wait for the others.
+    arrays = model.steps.last.get(entry) if times and len(model.devices) == 1 else None
     rows = {"prefill": "a chunk", "decode": "a token of each text", "sample": "a token of each text"}
     unit = "several tokens of one text" if entry.startswith(VERIFY) else rows[phase_of(entry)]
     notes = [f"{calls} calls for {unit}; {runs} runs"]
     if entry.startswith(VERIFY):
         notes.append(model.drafts.text)
+    if len(model.devices) > 1:
+        notes.append(
+            f"divided over {', '.join(model.devices)}, of which the first is shown; calls are not timed"
+        )
     options = {"phase": phase_of(entry), "runs": str(runs), "calls": str(calls)}
     if entry.startswith(VERIFY):
         options |= {k: str(v) for k, v in asdict(model.drafts).items()}

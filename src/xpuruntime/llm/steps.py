@@ -14,7 +14,7 @@ import numpy as np
 from ..errors import InputError
 from ..program.program import CompiledProgram
 from ..protocols import Array
-from ..runtime import Executor, Weights
+from ..runtime import Communicator, Executor, Weights
 from ..runtime.execution.demands import SETTLED
 from ..types import DType
 from .build import DECODE, SAMPLE, encode_name, prefill_name, verify_name
@@ -43,21 +43,31 @@ class Steps:
     token, logits: the most likely next token of each text, [batch], and its logits, [batch, vocab], after the last step.
     device, threads: as for ``Executor``.
     target: what further programs are compiled for.
+    communicator: the rank of a decoder that is divided over several devices.
     further: returns the program and the weights of an entry point that the program lacks (``sample``, ``verify_N``).
     last:    the inputs of the last run of each entry point.
     """
 
     def __init__(
         self, program: CompiledProgram, weights: Weights, *, batch: int, vocab: int, dtype: DType, device: Any = "cpu",
-        threads: int | None = None, target: Any = None, further: Further | None = None,
+        threads: int | None = None, target: Any = None, further: Further | None = None, communicator: Communicator | None = None,
     ) -> None:  # fmt: skip
         self.batch, self._vocab, self._dtype = batch, vocab, dtype
         self._target, self._device, self._threads = target, device, threads
+        self._communicator = communicator
         self._reorders: dict[tuple[str, ...], Executor] = {}
         self._further = further
         self._opened: dict[str, Executor] = {}
         self.last: dict[str, list[Any]] = {}
-        self.decode = Executor(program, device, threads=threads, entry=DECODE, contexts=1, policy=SETTLED)
+        self.decode = Executor(
+            program,
+            device,
+            threads=threads,
+            entry=DECODE,
+            contexts=1,
+            policy=SETTLED,
+            communicator=communicator,
+        )
         self.states = self.decode.states
         self._opened[DECODE] = self.decode
         for entry in program.entries:
@@ -83,6 +93,7 @@ class Steps:
             contexts=1,
             states=self.states,
             policy=SETTLED,
+            communicator=self._communicator,
         )
         return executor
 

@@ -90,6 +90,10 @@ def _places_native(value: Mapping[str, str]) -> bool:
     return set(value.values()) <= {"native"}
 
 
+def _is_one_device(value: Mapping[str, int]) -> bool:
+    return all(count == 1 for count in value.values())
+
+
 def _is_cpu(value: Any) -> bool:
     return bool(value) and all(str(d).partition(":")[0] == "cpu" for d in value)
 
@@ -105,6 +109,12 @@ _NO_COPIES = FieldUse(
     "a program runs on one device and copies nothing inside a run; sync: none is an error if it branches or loops by values"
 )
 _AUTOCAST = FieldUse("no effect: it is the table of `xpuruntime.pytorch.autocast`")
+_ONE_DEVICE = FieldUse(
+    "only one device is supported",
+    _is_one_device,
+    "it runs a model on one device",
+    "Open the language model as a Generator.",
+)
 _OWN_KERNELS = "it computes with xpuruntime's own kernels, which are the engine native"
 
 # Fields with the same effect wherever only the native compiler computes.
@@ -124,6 +134,7 @@ _COMPILED: dict[str, FieldUse] = {
     "strict": FieldUse("an error if a library declines a chosen kernel"),
     "self_check": _ONLY_SESSIONS_CHECK,
     "autocast": _AUTOCAST,
+    "parallel": _ONE_DEVICE,
 }  # fmt: skip
 
 PARTITIONED = ("target", "engine", "precision", "static_shape", "fixed_shapes", "engine_order", "place")
@@ -147,6 +158,7 @@ SESSION: Mapping[str, FieldUse] = MappingProxyType(
         "transfers": FieldUse("an error if the model, the plan or a run breaks a limit"),
         "strict": FieldUse("an error if the evidence differs from the plan"),
         "self_check": FieldUse("the outputs are compared with a reference when the session opens"),
+        "parallel": FieldUse("more than one device is an error"),
         "autocast": FieldUse("no effect: it is the table of `xpuruntime.pytorch.autocast`; `precision` decides what the session computes in"),
     }
 )  # fmt: skip
@@ -165,6 +177,7 @@ ENTRANCES: Mapping[str, Mapping[str, FieldUse]] = MappingProxyType(
             "caching": FieldUse("use of the store"),
             "engine_options": FieldUse("options of `native` select speculative decoding: `prompt_lookup_num_tokens`, `max_matching_ngram_size`, `assistant_model`, `num_assistant_tokens`; no effect for engines that are not used", _speculates, f"native's options at a Generator are {', '.join(SPECULATION)}", "Remove the others."),
             "fixed_shapes": _refused("its sizes are arguments", "Pass batch=, capacity= and buckets=."),
+            "parallel": FieldUse("the number of devices that the linear layers are divided over"),
             "transfers": FieldUse("h2d and d2h: its programs copy nothing inside a run", lambda value: value.get("sync") != "none", "the host reads each token to decide whether to go on", "Leave sync out."),
         }),
         "ops": MappingProxyType({
@@ -194,6 +207,7 @@ ENTRANCES: Mapping[str, Mapping[str, FieldUse]] = MappingProxyType(
             "transfers": FieldUse("an error if the graph or the plan breaks a limit"),
             "strict": FieldUse("an error if the evidence differs from the plan, or a region runs on another engine"),
             "autocast": _AUTOCAST,
+            "parallel": _ONE_DEVICE,
         }),
         "DAGExecutor": MappingProxyType({
             **dict.fromkeys(PARTITIONED, FieldUse("decided by partition; a value other than its policy's is an error")),
@@ -207,6 +221,7 @@ ENTRANCES: Mapping[str, Mapping[str, FieldUse]] = MappingProxyType(
             "transfers": FieldUse("an error if the graph, the plan or a run breaks a limit"),
             "strict": FieldUse("an error if the evidence differs from the plan, or a region runs on another engine"),
             "autocast": _AUTOCAST,
+            "parallel": _ONE_DEVICE,
         }),
         "Executor": MappingProxyType({
             **_COMPILED,

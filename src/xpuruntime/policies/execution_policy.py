@@ -69,6 +69,10 @@ class ExecutionPolicy(FileForm):
         kinds.TRANSFER_LIMITS,
         "limits inside a run: {h2d: io_only, d2h: io_only, sync: none} allows copies of inputs and outputs only, and no wait of the host",
     )
+    parallel: Mapping[str, int] | None = of_kind(
+        kinds.PARALLEL_KIND,
+        "devices that a language model is divided over: {tensor: 2} divides its linear layers over 2",
+    )
     strict: bool | None = of_kind(
         kinds.BOOLEAN,
         "raise an error if an engine falls back internally, or if the evidence differs from the plan",

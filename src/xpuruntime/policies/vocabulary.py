@@ -20,6 +20,7 @@ __all__ = [
     "ENGINE_ALIASES",
     "KERNELS",
     "KERNELS_NOT_IMPLEMENTED",
+    "PARALLEL",
     "PHASES",
     "PHASES_WITHIN",
     "PRECISIONS",
@@ -71,7 +72,7 @@ KERNELS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "random": _USUAL,
         "signal": _USUAL,
         "control": ("host",),
-        "other": _USUAL,
+        "other": ("nccl", "peers", "threads", *_USUAL),
     }
 )
 """Words by family. Each names a kernel of the catalogue or an option of a vendor engine (a test checks this)."""
@@ -136,6 +137,9 @@ AUTOCAST_PRECISIONS: Mapping[str, str] = MappingProxyType(
 
 SELF_CHECKS: tuple[str, ...] = ("first_open", "always", "off")
 """The times at which a session is compared with an independent reference."""
+PARALLEL: Mapping[str, str] = MappingProxyType({"tensor": "the linear layers, by rows and by columns"})
+"""Ways to divide a model over devices -> what each divides."""
+
 TRANSFERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {"h2d": ("any", "io_only"), "d2h": ("any", "io_only"), "sync": ("any", "none")}
 )

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ..profiler.receipt import Receipt
     from ..profiler.trace import Profiler, Trace, profile
     from .backends import CpuBackend, CudaBackend, NullBackend, PythonBackend
+    from .collectives.communicator import Communicator
     from .device import (
         Cache,
         CpuFacts,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Backend",
     "Cache",
+    "Communicator",
     "CpuBackend",
     "CpuFacts",
     "CudaBackend",
@@ -75,6 +77,7 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "Cache": "xpuruntime.runtime.device",
+        "Communicator": "xpuruntime.runtime.collectives.communicator",
         "CpuBackend": "xpuruntime.runtime.backends",
         "CpuFacts": "xpuruntime.runtime.device",
         "CudaBackend": "xpuruntime.runtime.backends",

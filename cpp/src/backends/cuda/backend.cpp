@@ -63,6 +63,17 @@ class CudaBackendImpl final : public CudaBackend {
         return synchronize_home();
     }
 
+    Result<bool> reaches_peer(CudaBackend& peer) override {
+        return device_->reaches_peer(*static_cast<CudaBackendImpl&>(peer).device_);
+    }
+    Status copy_from_peer(uint64_t to, void* stream, CudaBackend& peer, uint64_t from, void* peer_stream,
+                          size_t bytes) override {
+        if (bytes == 0) return {};
+        return device_->copy_from_peer(to, static_cast<CUstream>(stream),
+                                       *static_cast<CudaBackendImpl&>(peer).device_, from,
+                                       static_cast<CUstream>(peer_stream), bytes);
+    }
+
     Status copy(Memory to, size_t to_offset, Memory from, size_t from_offset, size_t bytes,
                 RunState* state) override {
         if (bytes == 0) return {};

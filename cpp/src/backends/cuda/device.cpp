@@ -146,6 +146,57 @@ void Device::order_after(CUstream later, CUstream earlier) noexcept {
         log_if_failed(driver.cuCtxSynchronize(), "cuCtxSynchronize");
 }
 
+Status Device::order_after_peer(CUstream later, Device& peer, CUstream earlier) {
+    const std::lock_guard<std::mutex> lock(peer.follow_mutex_);
+    {
+        const ScopedContext current(peer);
+        XPURT_TRY(peer.check(peer.driver.cuEventRecord(peer.follow_event_, earlier), "cuEventRecord"));
+    }
+    const ScopedContext current(*this);
+    return check(driver.cuStreamWaitEvent(later, peer.follow_event_, 0), "cuStreamWaitEvent");
+}
+
+// Let the peer read and write the memory of this device's pool.
+Status Device::open_pool_to(const Device& peer) {
+    CUmemAccessDesc access;
+    access.location.id = peer.handle;
+    const ScopedContext current(*this);
+    return check(driver.cuMemPoolSetAccess(pool_, &access, 1), "cuMemPoolSetAccess");
+}
+
+Result<bool> Device::reaches_peer(Device& peer) {
+    if (&peer == this) return true;
+    const std::lock_guard<std::mutex> lock(peers_mutex_);
+    const auto known = peers_.find(peer.index);
+    if (known != peers_.end()) return known->second;
+    bool direct = driver.cuDeviceCanAccessPeer && driver.cuMemPoolSetAccess && driver.cuMemcpyPeerAsync;
+    for (const Device* const from : {this, &peer}) {
+        int can = 0;
+        if (direct)
+            XPURT_TRY(
+                check(driver.cuDeviceCanAccessPeer(&can, from->handle, from == this ? peer.handle : handle),
+                      "cuDeviceCanAccessPeer"));
+        direct = direct && can != 0;
+    }
+    if (direct) {
+        XPURT_TRY(open_pool_to(peer));
+        XPURT_TRY(peer.open_pool_to(*this));
+    }
+    peers_[peer.index] = direct;
+    return direct;
+}
+
+Status Device::copy_from_peer(CUdeviceptr to, CUstream stream, Device& peer, CUdeviceptr from,
+                              CUstream peer_stream, size_t bytes) {
+    XPURT_TRY(order_after_peer(stream, peer, peer_stream));
+    {
+        const ScopedContext current(*this);
+        XPURT_TRY(check(driver.cuMemcpyPeerAsync(to, context, from, peer.context, bytes, stream),
+                        "cuMemcpyPeerAsync"));
+    }
+    return peer.order_after_peer(peer_stream, *this, stream);
+}
+
 uint64_t Device::pool_attribute(PoolAttribute attribute) const noexcept {
     uint64_t value = 0;
     log_if_failed(driver.cuMemPoolGetAttribute(pool_, attribute, &value), "cuMemPoolGetAttribute");

@@ -1,6 +1,7 @@
 // cuda/device.h: an open CUDA device: its primary context, memory and properties.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -43,6 +44,14 @@ class Device {
     // wait for the device.
     void order_after(CUstream later, CUstream earlier) noexcept;
 
+    // The same for `earlier`, a stream of another device.
+    Status order_after_peer(CUstream later, Device& peer, CUstream earlier);
+    // True if copies to this device from the peer need no host memory. The first call opens the way.
+    Result<bool> reaches_peer(Device& peer);
+    // Copy from the peer's memory, after the work of its stream, which waits for the copy.
+    Status copy_from_peer(CUdeviceptr to, CUstream stream, Device& peer, CUdeviceptr from,
+                          CUstream peer_stream, size_t bytes);
+
     // For work without a stream of its own: uploads of weights, and blocks that are handed to callers.
     CUstream home = nullptr;
 
@@ -57,6 +66,7 @@ class Device {
 
   private:
     Status start();
+    Status open_pool_to(const Device& peer);
     uint64_t pool_attribute(PoolAttribute attribute) const noexcept;  // 0 after a failure, which is logged
 
     CUmemoryPool pool_ = nullptr;
@@ -64,6 +74,8 @@ class Device {
     std::mutex follow_mutex_;
     CUevent follow_event_ = nullptr;
     std::mutex counting_;
+    std::mutex peers_mutex_;
+    std::map<int, bool> peers_;  // by index: whether copies from it are direct
     int64_t allocations_ = 0, reuses_ = 0, reserved_ = 0;
 };
 

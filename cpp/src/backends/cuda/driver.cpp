@@ -50,16 +50,16 @@ Driver::Driver(const Library& library) {
 }
 
 Status can_run(const Library& library) {
-    // cuda_facts() uses these if present; running programs does not need them.
-    constexpr const char* for_facts_only[] = {"cuDeviceGetPCIBusId", "cuGetErrorName", "cuGetErrorString",
-                                              "cuDeviceGetUuid_v2"};
+    // cuda_facts() and copies between devices use these if present; running programs does not need them.
+    constexpr const char* not_needed[] = {
+        "cuDeviceGetPCIBusId",   "cuGetErrorName",     "cuGetErrorString", "cuDeviceGetUuid_v2",
+        "cuDeviceCanAccessPeer", "cuMemPoolSetAccess", "cuMemcpyPeerAsync"};
     std::string lacking;
     const std::vector<Symbol>& symbols = library.spec().symbols;
     for (size_t i = 0; i < symbols.size(); ++i) {
         if (library.address(i) != nullptr) continue;
         const std::string name = symbols[i].name;
-        if (std::find(std::begin(for_facts_only), std::end(for_facts_only), name) != std::end(for_facts_only))
-            continue;
+        if (std::find(std::begin(not_needed), std::end(not_needed), name) != std::end(not_needed)) continue;
         lacking += (lacking.empty() ? "" : ", ") + name;
     }
     if (lacking.empty()) return {};

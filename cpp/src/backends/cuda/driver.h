@@ -54,6 +54,13 @@ struct CUmemPoolProps {
     size_t maxSize = 0;
     unsigned char reserved[56] = {};
 };
+struct CUmemAccessDesc {
+    struct {
+        int type = 1;  // device
+        int id = 0;
+    } location{};
+    int flags = 3;  // read and write
+};
 struct CUlaunchAttribute {
     int id = 0;
     int pad = 0;
@@ -85,8 +92,9 @@ struct CUgraphExecUpdateResultInfo {
     int result = 0;
     CUgraphNode errorNode = nullptr, errorFromNode = nullptr;
 };
-static_assert(sizeof(CUmemPoolProps) == 88 && sizeof(CUlaunchAttribute) == 72 &&
-                  sizeof(CUlaunchConfig) == 56 && sizeof(CUkernelNodeParams) == 72,
+static_assert(sizeof(CUmemPoolProps) == 88 && sizeof(CUmemAccessDesc) == 12 &&
+                  sizeof(CUlaunchAttribute) == 72 && sizeof(CUlaunchConfig) == 56 &&
+                  sizeof(CUkernelNodeParams) == 72,
               "as cuda.h has them");
 
 // Existing values never change; new ones are added at the end.
@@ -109,18 +117,22 @@ enum CaptureStatus { capture_active = 1 };
 // name, CUDA version that introduced it (1000 * major + 10 * minor), need, type. The symbol table, the struct
 // of function pointers and the messages are all generated from this list. Symbols that cuda_facts() needs are
 // required; those that running programs needs are checked by can_run().
-#define XPURT_CUDA_SYMBOLS(X)                                              \
-    X(cuInit, 2000, required, CUresult(unsigned))                          \
-    X(cuDriverGetVersion, 2020, required, CUresult(int*))                  \
-    X(cuDeviceGetCount, 2000, required, CUresult(int*))                    \
-    X(cuDeviceGet, 2000, required, CUresult(CUdevice*, int))               \
-    X(cuDeviceGetName, 2000, required, CUresult(char*, int, CUdevice))     \
-    X(cuDeviceTotalMem_v2, 3020, required, CUresult(size_t*, CUdevice))    \
-    X(cuDeviceGetAttribute, 2000, required, CUresult(int*, int, CUdevice)) \
-    X(cuDeviceGetPCIBusId, 4010, optional, CUresult(char*, int, CUdevice)) \
-    X(cuGetErrorName, 6000, optional, CUresult(CUresult, const char**))    \
-    X(cuGetErrorString, 6000, optional, CUresult(CUresult, const char**))  \
-    X(cuDeviceGetUuid_v2, 11040, optional, CUresult(CUuuid*, CUdevice))    \
+#define XPURT_CUDA_SYMBOLS(X)                                                                      \
+    X(cuInit, 2000, required, CUresult(unsigned))                                                  \
+    X(cuDriverGetVersion, 2020, required, CUresult(int*))                                          \
+    X(cuDeviceGetCount, 2000, required, CUresult(int*))                                            \
+    X(cuDeviceGet, 2000, required, CUresult(CUdevice*, int))                                       \
+    X(cuDeviceGetName, 2000, required, CUresult(char*, int, CUdevice))                             \
+    X(cuDeviceTotalMem_v2, 3020, required, CUresult(size_t*, CUdevice))                            \
+    X(cuDeviceGetAttribute, 2000, required, CUresult(int*, int, CUdevice))                         \
+    X(cuDeviceGetPCIBusId, 4010, optional, CUresult(char*, int, CUdevice))                         \
+    X(cuGetErrorName, 6000, optional, CUresult(CUresult, const char**))                            \
+    X(cuGetErrorString, 6000, optional, CUresult(CUresult, const char**))                          \
+    X(cuDeviceGetUuid_v2, 11040, optional, CUresult(CUuuid*, CUdevice))                            \
+    X(cuDeviceCanAccessPeer, 4000, optional, CUresult(int*, CUdevice, CUdevice))                   \
+    X(cuMemPoolSetAccess, 11020, optional, CUresult(CUmemoryPool, const CUmemAccessDesc*, size_t)) \
+    X(cuMemcpyPeerAsync, 4000, optional,                                                           \
+      CUresult(CUdeviceptr, CUcontext, CUdeviceptr, CUcontext, size_t, CUstream))                  \
     XPURT_CUDA_RUNNING(X)
 
 #define XPURT_CUDA_RUNNING(X)                                                                              \

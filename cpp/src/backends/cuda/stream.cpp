@@ -20,6 +20,7 @@ StreamLibraryRegistry& registry() {
         libraries->libraries.emplace("cublas", make_cublas());
         libraries->libraries.emplace("cublasLt", make_cublaslt());
         libraries->libraries.emplace("cudnn", make_cudnn());
+        libraries->libraries.emplace("nccl", make_nccl());
         libraries->libraries.emplace("python", make_host_stream_library());
         return libraries;
     }();

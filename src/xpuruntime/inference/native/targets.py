@@ -43,11 +43,19 @@ def reaches(device: DeviceId) -> Support:
     report = cuda()
     named = next((d for d in report.devices if d.index == device.index), None)
     if named is None:
-        why = report.status.message or f"the driver shows {len(report.devices)} devices, counted from 0"
+        count = len(report.devices)
+        why = report.status.message or f"this machine has {count} CUDA devices, counted from 0"
         return Support.no(
             Reason.NO_DEVICE,
             f"there is no {device}: {why}",
-            do=report.status.advice or "Use device='cpu'.",
+            do=report.status.advice
+            or (
+                f"Use cuda:0 to cuda:{count - 1}."
+                if count > 1
+                else "Use device='cuda:0'."
+                if count
+                else "Use device='cpu'."
+            ),
         )
     return _drives(named)
 

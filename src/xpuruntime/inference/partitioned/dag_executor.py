@@ -45,7 +45,7 @@ from ...storage.store import Store
 from ...types import TensorSpec
 from ..execution.inputs import Feeds, on_a_device
 from ..selection.request import SessionRequest
-from .dag_policy import backend_for, native_demands, request_of, settled_demands
+from .dag_policy import backend_for, native_demands, region_backends, request_of, settled_demands
 from .dag_run import DagRun, Timer, Watch
 from .placement import Placed
 from .region_runners import NativeRunner
@@ -60,7 +60,9 @@ _log = logger("xpuruntime.session")
 class DAGExecutor:
     """An executor of a PartitionPlan's regions. It is safe from several threads; a model with states runs once at a time.
 
-    backend:    backend, Device or device name of the native regions; the host by default.
+    backend:    backend, Device or device name of the native regions; by default that of the plan's first region on a GPU, else the host. A
+                region that the plan places on another GPU (``native on cuda:1``) runs there. Values between two GPUs are copied from one to the
+                other, or through the host if they do not reach each other.
     compile_fn: compiles a static graph to a CompiledProgram for that device. The default is our compiler for the
                 backend's own target, or for this processor.
     original:   the ONNX model that the graph came from; vendor engines then get its original nodes.
@@ -96,23 +98,23 @@ class DAGExecutor:
         self._transfers = dict(execution.transfers or {})
         check_graph(self._who, self._transfers, self.graph)
         check_plan(self._who, self._transfers, self._first)
-        self.backend: RuntimeBackend = backend_for(demands, backend)
+        self.backend: RuntimeBackend = backend_for(demands, backend, [r.device for r in plan.regions])
         cutter = None if original is None else OnnxExtractor(original, self.graph)
         request = request or request_of(demands)
         request = replace(request, threads=threads or request.threads)
-        # A GPU by its own name, so that its libraries can be queried.
-        if self.backend.kind == "cuda":
-            mine = str(self.backend.device)
-        else:
-            mine = self.backend.target if isinstance(self.backend, HasTarget) else "cpu"
-        own = functools.partial(compile_graph, target=mine, policy=native_demands(demands))
+        native = native_demands(demands)
+
+        def own(at: RuntimeBackend) -> Callable[[Graph], CompiledProgram]:
+            return functools.partial(compile_graph, target=_target(at), policy=native)
+
+        backends = region_backends(self.backend, plan.regions)
         self._regions = [
             Placed(
                 RegionWork(
                     region=r,
                     graph=plan.subgraph(r.id),
-                    backend=self.backend,
-                    compile_fn=compile_fn or own,
+                    backend=backends[r.id],
+                    compile_fn=compile_fn or own(backends[r.id]),
                     store=store or Store(mode="off"),
                     original=cutter,
                     request=request,
@@ -371,3 +373,10 @@ class DAGExecutor:
         engines = Counter(p.region.engine for p in self._regions)
         shown = ", ".join(f"{n} on {e}" for e, n in engines.items())
         return f"<DAGExecutor {self.graph.name!r}: {len(self._regions)} regions, {shown}>"
+
+
+def _target(backend: RuntimeBackend) -> str:
+    """Return the target of a backend's programs: a GPU by its own name, so that its libraries can be queried."""
+    if backend.kind == "cuda":
+        return str(backend.device)
+    return backend.target if isinstance(backend, HasTarget) else "cpu"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from ... import env
@@ -11,6 +12,7 @@ from ...policies import ExecutionPolicy, Policy, Resolved, effective_policy
 from ...policies.entrances import PARTITIONED, possible, refuse
 from ...policies.vocabulary import WEIGHT_KERNELS
 from ...printable import logger
+from ...program.plan import Region
 from ...runtime.backends.base import RuntimeBackend
 from ...runtime.backends.cpu import CpuBackend
 from ...runtime.memory.buffer import backend_of
@@ -76,10 +78,13 @@ def _satisfies(plan: PartitionPlan, field: str, value: Any) -> bool:
             return False
 
 
-def backend_for(demands: Resolved, backend: Any) -> RuntimeBackend:
-    """Return the argument, else the backend of the policy's device, else the host. Raises DeviceUnavailable if the two devices differ."""
+def backend_for(demands: Resolved, backend: Any, devices: Sequence[str] = ()) -> RuntimeBackend:
+    """Return the argument, else the backend of the policy's device, else of the first GPU of ``devices``, else the host. Raises
+    DeviceUnavailable if the argument and the policy differ.
+    """
     named = demands.policy.execution.target
-    device = DeviceId("cpu") if named in (None, "auto") else DeviceId.parse(named)
+    gpu = next((d for d in devices if DeviceId.parse(d).kind == "cuda"), "cpu")
+    device = DeviceId.parse(gpu if named in (None, "auto") else named)
     fallback = demands.policy.execution.allow_fallback
     if backend is None:
         try:
@@ -94,6 +99,19 @@ def backend_for(demands: Resolved, backend: Any) -> RuntimeBackend:
         why = f"the backend drives {chosen.kind}"
         raise refuse("DAGExecutor", "target", demands, why, "Hand in a backend of that device, or drop one.")
     return chosen
+
+
+def region_backends(backend: RuntimeBackend, regions: Sequence[Region]) -> dict[str, RuntimeBackend]:
+    """Return the backend of each region by its id: that of its own GPU, else ``backend``. Raises DeviceUnavailable."""
+    opened = {str(backend.device): backend}
+    backends = {}
+    for region in regions:
+        device = DeviceId.parse(region.device)
+        at = str(device) if device.kind == backend.kind == "cuda" else str(backend.device)
+        if at not in opened:
+            opened[at] = backend_of(at)
+        backends[region.id] = opened[at]
+    return backends
 
 
 def native_demands(demands: Resolved) -> Resolved:

@@ -11,6 +11,8 @@ from ...compiler.transfers import transfer_error
 from ...errors import RunError
 from ...ir import bind
 from ...profiler import trace
+from ...runtime.backends.base import RuntimeBackend
+from ...runtime.backends.cuda import CudaBackend
 from ...runtime.memory.buffer import DeviceBuffer
 from ...types import TensorSpec
 
@@ -65,7 +67,7 @@ class DagRun:
         self.moved: dict[str, Counter[str]] = {}
         self._made: set[str] = set()
         self._home = {v: p.work.region.id for p in executor._regions for v in p.work.region.outputs}
-        self._copies: dict[tuple[int, bool], Any] = {}
+        self._copies: dict[tuple[int, str], Any] = {}
         self._lock = threading.Lock()
 
     def work(self, index: int, values: Mapping[str, Any]) -> Sequence[Any]:
@@ -92,64 +94,92 @@ class DagRun:
             self._learn(region.outputs, results)
         return results
 
-    def _bring(self, region: str) -> Callable[[Mapping[str, Any], bool], Mapping[str, Any]]:
-        """Return a function that moves values to the region's side, copied at most once for all regions there."""
+    def _bring(self, region: str) -> Callable[[Mapping[str, Any], RuntimeBackend | None], Mapping[str, Any]]:
+        """Return a function that moves values to the region's memory, copied at most once for all regions there."""
 
-        def bring(values: Mapping[str, Any], to_device: bool) -> Mapping[str, Any]:
-            return {n: self._moved(region, n, v, to_device) for n, v in values.items()}
+        def bring(values: Mapping[str, Any], place: RuntimeBackend | None) -> Mapping[str, Any]:
+            return {n: self._moved(region, n, v, place) for n, v in values.items()}
 
         return bring
 
     def output(self, name: str, value: Any) -> Any:
         """Return a value that leaves the graph, in host memory or as a buffer of the device."""
-        return self._moved("", name, value, self._on_device)
+        return self._moved("", name, value, self.executor.backend if self._on_device else None)
 
     def state(self, name: str, value: Any) -> Any:
         """Return a value that the next run reads, in host memory."""
-        return self._moved("", name, value, False)
+        return self._moved("", name, value, None)
 
-    def _moved(self, region: str, name: str, value: Any, to_device: bool) -> Any:
-        """Return a value on one side. region: the region that reads it; empty for the caller. Raise PolicyError for a forbidden copy."""
-        if isinstance(value, DeviceBuffer) is to_device:
+    def _moved(self, region: str, name: str, value: Any, place: RuntimeBackend | None) -> Any:
+        """Return a value in a device's memory, or the host's. region: the region that reads it; empty for the caller. Raise PolicyError for a
+        forbidden copy.
+        """
+        home = value.backend if isinstance(value, DeviceBuffer) else None
+        if home is place or (home is not None and place is not None and place.shares_memory(home)):
             return value
-        key = id(value), to_device
+        key = id(value), "" if place is None else str(place.device)
         with self._lock:
             if key not in self._copies:
-                if region and name in self._made:
-                    self._check(region, name, to_device)
-                copied = self._copy(name, value, to_device)
+                inner = bool(region) and name in self._made
+                if home is None or place is None:
+                    directions: tuple[str, ...] = ("h2d",) if home is None else ("d2h",)
+                    if inner:
+                        self._check(region, name, directions)
+                    copied = self._copied(name, value, place)
+                else:
+                    copied, directions = self._crossed(region if inner else "", name, value, place)
                 self._copies[key] = value, copied  # keeps the value alive, so that its id stays unique
-                self._count(region, name, _size(value), to_device)
+                self._count(region, name, _size(value), directions)
             return self._copies[key][1]
 
-    def _copy(self, name: str, value: Any, to_device: bool) -> Any:
+    def _copied(self, name: str, value: Any, place: RuntimeBackend | None) -> Any:
+        """Return a copy of a value of the host on a device, or the other way round."""
+
         def copy() -> Any:
-            return DeviceBuffer.from_numpy(value, self.executor.backend) if to_device else value.to_numpy()
+            return value.to_numpy() if place is None else DeviceBuffer.from_numpy(value, place)
 
         if trace.RING is None:
             return copy()
         return trace.timed(
-            f"{'copy to the device' if to_device else 'wait and copy to the host'}: {name}", copy
+            f"{'wait and copy to the host' if place is None else 'copy to the device'}: {name}", copy
         )
 
-    def _count(self, region: str, name: str, size: int, to_device: bool) -> None:
-        self.counts.update(copies=1, bytes=size)
+    def _crossed(
+        self, region: str, name: str, value: DeviceBuffer, place: RuntimeBackend
+    ) -> tuple[DeviceBuffer, tuple[str, ...]]:
+        """Return a copy on another device, and the directions that it took: ``p2p``, or through the host if the devices do not reach each other.
+
+        region: the region that reads it, if the policy's limits apply.
+        """
+        if region and not _reaches(place, value.backend):
+            self._check(region, name, ("d2h", "h2d"))
+
+        def copy() -> tuple[DeviceBuffer, bool]:
+            return place.take(value)
+
+        text = f"copy from {value.backend.device} to {place.device}: {name}"
+        copied, direct = copy() if trace.RING is None else trace.timed(text, copy)
+        return copied, ("p2p",) if direct else ("d2h", "h2d")
+
+    def _count(self, region: str, name: str, size: int, directions: tuple[str, ...]) -> None:
+        self.counts.update(copies=len(directions), bytes=size * len(directions))
         owner = region or self._home.get(name, next(iter(self._home.values()), ""))
-        direction = "h2d" if to_device else "d2h"
-        counts = {direction: 1, f"{direction}_bytes": size}
-        if region and name in self._made:
-            counts[f"inner_{direction}"] = 1
-        if not to_device:
-            counts["waits"] = 1
+        counts: Counter[str] = Counter()
+        for direction in directions:
+            counts.update({direction: 1, f"{direction}_bytes": size})
+            if region and name in self._made:
+                counts[f"inner_{direction}"] += 1
+        if "d2h" in directions:
+            counts["waits"] += 1
         self.moved.setdefault(owner, Counter()).update(counts)
 
-    def _check(self, region: str, name: str, to_device: bool) -> None:
+    def _check(self, region: str, name: str, directions: tuple[str, ...]) -> None:
         """Raise PolicyError if the policy forbids a copy inside a run."""
         limits = self.executor._transfers
-        fields = ["h2d"] if to_device else ["d2h", "sync"]
+        fields = [f for d in directions for f in ((d, "sync") if d == "d2h" else (d,))]
         for field in fields:
             if limits.get(field, "any") != "any":
-                side = "the device" if to_device else "the host"
+                side = "the device" if field == "h2d" else "the host"
                 nodes = [n.name for n in self.executor.plan.nodes if n.region == region]
                 text = (
                     f"value {name!r} is copied to {side} inside a run, for {', '.join(map(repr, nodes[:3]))}"
@@ -169,3 +199,8 @@ class DagRun:
 
 def _size(value: Any) -> int:
     return int(value.size_bytes if isinstance(value, DeviceBuffer) else value.nbytes)
+
+
+def _reaches(place: RuntimeBackend, other: RuntimeBackend) -> bool:
+    """Return True if a copy between two devices needs no host memory."""
+    return isinstance(place, CudaBackend) and isinstance(other, CudaBackend) and place.reaches_peer(other)

@@ -21,6 +21,7 @@ from ...faults import as_known
 from ...printable import logger
 from ...program.plan import Region
 from ...protocols import Array, Evidence
+from ...runtime.backends.base import RuntimeBackend
 from ...runtime.memory.buffer import DeviceBuffer
 from .region_runners import runner_of
 from .regions import RegionWork, Runner
@@ -29,8 +30,8 @@ __all__ = ["Bring", "Placed"]
 
 _log = logger("xpuruntime.session")
 
-Bring = Callable[[Mapping[str, Any], bool], Mapping[str, Any]]
-"""Moves values to the memory of a region: the device's (True) or the host's."""
+Bring = Callable[[Mapping[str, Any], "RuntimeBackend | None"], Mapping[str, Any]]
+"""Moves values to the memory of a region: a device's, or the host's (None)."""
 
 
 @dataclass(slots=True)
@@ -89,7 +90,7 @@ class Placed:
                 with self._lock:
                     continue
             try:
-                return runner.run(bring(values, runner.on_device), symbols)
+                return runner.run(bring(values, self.work.backend if runner.on_device else None), symbols)
             except (InputError, PolicyError):  # another engine does not change these
                 raise
             except Exception as error:

@@ -15,6 +15,7 @@ from . import (
     activation,
     attention,
     backward,
+    collective,
     control,
     conv,
     creation,
@@ -71,6 +72,7 @@ _FILES = (
     rnn,
     signal,
     backward,
+    collective,
     control,
 )
 

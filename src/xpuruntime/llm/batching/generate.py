@@ -43,6 +43,7 @@ from ..decoding.texts import AnswerTexts
 from ..decoding.words import GenerationOptions
 from ..generate import computed_in, device_for
 from ..paged import PagedCache
+from ..parallel.opening import tensor_ranks
 from ..programs import DecoderPrograms
 from .answer import CANCELLED, HOST, MOST_LIKELY, SAMPLED, BatchAnswer, choice_of
 from .build import batch_entry_graph, cache_bytes_per_token, entry_name, step_sizes
@@ -132,6 +133,14 @@ class BatchGenerator:
         if named := demands.policy.execution.options_for("native"):
             do = "Open the model as a Generator, or remove them."
             raise PolicyError(who, "does not support these options of native", got=", ".join(named), do=do)
+        if tensor_ranks(demands.policy.execution) > 1:
+            do = "Open the model as a Generator, or leave parallel out."
+            raise PolicyError(
+                who,
+                "does not divide a model over several devices",
+                got=dict(demands.policy.execution.parallel or {}),
+                do=do,
+            )
         notes: list[str] = []
         device = device_for(device, target, demands, notes)
         self.dtype, demands = computed_in(dtype, config.dtype, demands, notes)

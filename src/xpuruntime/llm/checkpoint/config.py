@@ -53,6 +53,8 @@ class DecoderConfig:
     latent:      sizes of latent attention; None without. ``head_dim`` is then that of queries.
     experts:     the mixture of experts; None without.
     stops: tokens that end a text. dtype: the checkpoint's element type.
+    ranks: devices that the decoder is divided over. ``heads``, ``kv_heads`` and ``inner`` are then those of one of them.
+    direct: whether these devices write to each other's memory.
     """
 
     family: str
@@ -91,6 +93,8 @@ class DecoderConfig:
     experts: ExpertSizes | None = None
     stops: tuple[int, ...] = ()
     dtype: DType = DType.FLOAT32
+    ranks: int = 1
+    direct: bool = False
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> DecoderConfig:
@@ -221,8 +225,9 @@ class DecoderConfig:
             shapes[self.end("logits_bias")] = (1, self.vocab)
         if "head" not in self.row.ends:
             return shapes
-        head = _named(self.end("head"), (self.vocab, self.embed), (self.vocab,) if self.head_bias else None)
-        if self.tied:
+        words = self.vocab // self.ranks if self.splits_vocab else self.vocab
+        head = _named(self.end("head"), (words, self.embed), (words,) if self.head_bias else None)
+        if self.tied and not self.splits_vocab:
             del head[f"{self.end('head')}.weight"]
         return shapes | head
 
@@ -230,6 +235,11 @@ class DecoderConfig:
     def projects(self) -> bool:
         """Return whether layers connect embeddings with the hidden size."""
         return self.embed != self.hidden
+
+    @property
+    def splits_vocab(self) -> bool:
+        """Return whether the output layer is divided over the ranks. It is then a weight of its own."""
+        return self.ranks > 1 and self.vocab % self.ranks == 0 and "head" in self.row.ends
 
     def sparse(self, index: int) -> bool:
         """Return whether a layer has experts."""

@@ -14,6 +14,7 @@ from ..vocabulary import (
     ENGINES,
     KERNELS,
     KERNELS_NOT_IMPLEMENTED,
+    PARALLEL,
     PHASES,
     PRECISIONS,
     PRECISIONS_NOT_IMPLEMENTED,
@@ -39,6 +40,7 @@ __all__ = [
     "LEVEL",
     "OPS",
     "OPTIONS",
+    "PARALLEL_KIND",
     "PATTERN",
     "PHASE_LIST",
     "PLACES",
@@ -220,6 +222,19 @@ TRANSFER_LIMITS = FieldKind(
     {
         "type": "object",
         "properties": {name: {"enum": [*words]} for name, words in TRANSFERS.items()},
+        "additionalProperties": False,
+    },
+    _plain_mapping,
+)
+PARALLEL_KIND = FieldKind(
+    checks.mapping(
+        checks.word(list(PARALLEL), "way to divide a model"),
+        checks.integer(1, 64),
+        "ways to divide a model to devices",
+    ),
+    {
+        "type": "object",
+        "properties": {name: {"type": "integer", "minimum": 1, "maximum": 64} for name in PARALLEL},
         "additionalProperties": False,
     },
     _plain_mapping,

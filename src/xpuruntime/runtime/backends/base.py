@@ -75,6 +75,10 @@ class RuntimeBackend(BackendBase, Backend):
         """Return True if memory of the other backend's device can be used here directly."""
         return self is other or (self.core_is_host and other.core_is_host)
 
+    def take(self, buffer: DeviceBuffer) -> tuple[DeviceBuffer, bool]:
+        """Return a copy of another device's buffer, and whether it went there without host memory. The copy may be queued."""
+        return DeviceBuffer.from_numpy(buffer.to_numpy(), self, spec=buffer.spec), False
+
     def load_code(self, binary: Binary) -> _core.Module | _core.Status | None:
         """Return object code in the core's form; None if the driver loads it itself."""
         return None

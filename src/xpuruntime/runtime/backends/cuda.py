@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 import sys
 from collections import deque
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -123,6 +124,32 @@ class CudaBackend(RuntimeBackend):
 
     def shares_memory(self, other: RuntimeBackend) -> bool:
         return isinstance(other, CudaBackend) and other.index == self.index
+
+    def reaches_peer(self, other: CudaBackend) -> bool:
+        """Return True if copies from the other device need no host memory. Raises RunError."""
+        direct = self._core.reaches_peer(other._core)
+        if isinstance(direct, _core.Status):
+            raise self._failed(direct, f"cannot reach cuda:{other.index}")
+        return direct
+
+    def take(self, buffer: DeviceBuffer) -> tuple[DeviceBuffer, bool]:
+        """Return a copy of another device's buffer, and whether it went there without host memory. Between GPUs that reach each other it is
+        queued: on the current stream of this device, after the work that writes the buffer.
+        """
+        other = buffer.backend
+        if not isinstance(other, CudaBackend) or not self.reaches_peer(other):
+            return super().take(buffer)
+        stream = self.current_stream()
+        source = other.current_stream() if buffer.pending is None else buffer.pending
+        copy = DeviceBuffer(self.allocate_on(buffer.size_bytes, stream), buffer.spec, self)
+        status = self._core.copy_from_peer(
+            copy.address, stream, other._core, buffer.address, source, buffer.size_bytes
+        )
+        self._check(status, f"cannot copy from cuda:{other.index}")
+        buffer.native_handle.used_on(source)
+        copy.native_handle.used_on(stream)
+        copy.pending = stream
+        return copy, True
 
     def memory(self) -> dict[str, int]:
         """Return statistics of the device's pool in bytes (live_bytes, peak_bytes, cached_bytes) and counts (allocations, reuses)."""
@@ -247,7 +274,8 @@ class CudaBackend(RuntimeBackend):
         kind, index = tensor.__dlpack_device__()
         if (int(kind), int(index)) != (_CUDA, self.index):
             return None
-        capsule = tensor.__dlpack__(stream=stream or 1)  # in DLPack, 1 is the default stream
+        with _current_in_torch(tensor, self.index):
+            capsule = tensor.__dlpack__(stream=stream or 1)  # in DLPack, 1 is the default stream
         address, shape, strides, _, code, bits, owner = _core.read_capsule(capsule)
         spec = TensorSpec(tuple(shape), _dtype(code, bits))
         if any(d > 1 and s != t for d, s, t in zip(shape, strides, spec.physical.strides, strict=True)):
@@ -277,6 +305,15 @@ class CudaBackend(RuntimeBackend):
     def _failed(self, status: _core.Status, problem: str) -> RunError:
         kind = OutOfMemory if status.code == "no_memory" else RunError
         return kind(f"device cuda:{self.index}", problem, got=status.message, do=status.advice)
+
+
+def _current_in_torch(tensor: Any, index: int) -> AbstractContextManager[Any]:
+    """Return a context in which PyTorch exports a tensor of a device: it refuses those of devices that are not current."""
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(tensor, torch.Tensor) or torch.cuda.current_device() == index:
+        return nullcontext()
+    context: AbstractContextManager[Any] = torch.cuda.device(index)
+    return context
 
 
 def _statistics(statistics: _core.MemoryStatistics) -> dict[str, int]:

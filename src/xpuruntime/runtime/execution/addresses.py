@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from typing import TYPE_CHECKING
 
 from ... import _core
 from ...errors import InputError
@@ -12,14 +13,19 @@ from ..weights.load import Weights
 from .binding import Bound
 from .states import States
 
+if TYPE_CHECKING:
+    from ..backends.base import RuntimeBackend
+
 __all__ = ["Addresses"]
 
 
 class Addresses:
     """A thread-safe cache of the addresses of weights and states of one bound plan. It holds weak references to the weights."""
 
-    def __init__(self, who: str, program: CompiledProgram, states: States, bound: Bound) -> None:
-        self._who, self._program, self._states = who, program, states
+    def __init__(
+        self, who: str, program: CompiledProgram, states: States, bound: Bound, backend: RuntimeBackend
+    ) -> None:
+        self._who, self._program, self._states, self._backend = who, program, states, backend
         self._weight_names, self._state_names = bound.weights, bound.states
         self._lock = threading.Lock()
         self._cached: weakref.WeakKeyDictionary[Weights, _core.WeightBindings] = weakref.WeakKeyDictionary()
@@ -39,6 +45,11 @@ class Addresses:
                     got=repr(weights),
                     do="Call load_weights for this program.",
                 )
+            strange = next((b for b in weights.values() if not self._backend.shares_memory(b.backend)), None)
+            if strange is not None:
+                here, place = self._backend.device, strange.backend.device
+                do = f"Call load_weights with {str(here)!r}."
+                raise InputError(self._who, f"needs weights on {here}", got=f"weights on {place}", do=do)
             self._states.start(weights)
             buffers = [weights[n] for n in self._weight_names] + [self._states[n] for n in self._state_names]
             bindings = _core.WeightBindings([b.address for b in buffers], bool(self._state_names), buffers)

@@ -46,13 +46,11 @@ class Arguments:
         description = f"input {spec.name!r}"
         if stream is not None and not isinstance(value, DeviceBuffer):
             value = self.backend.import_tensor(value, stream) or value
+        self._at_hand(value, description)
         if isinstance(value, DeviceBuffer):
             self.fit(value.spec, spec, description)
             if value.pending is not None and value.pending != stream:
                 value.settle(stream)
-            if not self.backend.shares_memory(value.backend):
-                do = "Copy it with to_numpy."
-                raise InputError(self.who, f"{description} is on another device", got=repr(value), do=do)
             return value
         array = host_array(value)
         self.fit(TensorSpec(tuple(array.shape), dtype_of(array)), spec, description)
@@ -67,6 +65,29 @@ class Arguments:
             return self.wrapped(array, spec)
         self.converted += 1
         return DeviceBuffer.from_numpy(array.astype(spec.dtype.numpy, copy=False), self.backend, spec=spec)
+
+    def result(self, buffer: DeviceBuffer, spec: TensorSpec) -> None:
+        """Check an output buffer of the caller. Raises InputError."""
+        description = f"output {spec.name!r}"
+        self.fit(buffer.spec, spec, description)
+        self._at_hand(buffer, description)
+
+    def _at_hand(self, value: Any, description: str) -> None:
+        """Raise InputError for a value in the memory of another device, whose address means nothing here."""
+        if isinstance(value, DeviceBuffer):
+            if self.backend.shares_memory(value.backend):
+                return
+            place = str(value.backend.device)
+        elif lies_on_a_device(value):
+            place = f"cuda:{value.__dlpack_device__()[1]}"
+            if place == str(self.backend.device):
+                return
+        else:
+            return
+        do = f"Copy it to {self.backend.device}, or run on {place}."
+        raise InputError(
+            self.who, f"{description} must be on {self.backend.device}", got=f"a tensor on {place}", do=do
+        )
 
     def wrapped(self, array: NDArray[Any], spec: TensorSpec) -> DeviceBuffer:
         """Return a buffer over the memory of a host array."""

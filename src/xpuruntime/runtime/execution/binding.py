@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ... import _core
-from ...errors import BuildError, FormatError, KernelRefused
+from ...errors import BuildError, FormatError, InputError, KernelRefused
 from ...program.program import (
     Binary,
     BufferAllocation,
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from ..backends.base import RuntimeBackend
 
 __all__ = ["Bound", "bind_plan"]
+
+_COLLECTIVES = ("collectives", "nccl")
+"""Libraries whose calls exchange tensors with other ranks."""
 
 _WRONG = "XPU_TEST_WRONG_KERNEL"
 """A variable for tests: the core corrupts the results of the kernel that it names, and needs the specs of its buffers (``fault_injection.h``)."""
@@ -52,8 +55,13 @@ def bind_plan(
     threads: int,
     contexts: int,
     bodies: Bodies,
+    communicator: int = 0,
 ) -> Bound:
-    """Build the core's executor for a plan. ``bodies``: executors of branches and loops, to which the plan's are added. Raises BuildError if code cannot be loaded, FormatError for an inconsistent plan."""
+    """Build the core's executor for a plan. Raises BuildError if code cannot be loaded, FormatError for an inconsistent plan.
+
+    bodies: executors of branches and loops, to which the plan's are added. communicator: the core's number of the one that collectives use; 0
+    without one.
+    """
     who = f"program {program.name!r}"
     buffers = {b.name: b for b in plan.buffers}
     try:
@@ -104,7 +112,7 @@ def bind_plan(
             args = [location(n) for n in (*call.inputs, *call.outputs)]
             _add(
                 core_plan,
-                _prepared(call, buffers, bodies, controls),
+                _prepared(call, buffers, bodies, controls, communicator),
                 buffers,
                 args,
                 with_options=backend.stages,  # CUDA options hold launch sizes
@@ -135,9 +143,20 @@ def bind_plan(
 
 
 def _prepared(
-    call: KernelCall, buffers: dict[str, BufferAllocation], bodies: Bodies, keep: list[object]
+    call: KernelCall,
+    buffers: dict[str, BufferAllocation],
+    bodies: Bodies,
+    keep: list[object],
+    communicator: int,
 ) -> KernelCall:
-    """Return a call as the core takes it: control flow is a function of this process."""
+    """Return a call as the core takes it: control flow is a function of this process, and collectives have a communicator."""
+    if call.library in _COLLECTIVES:
+        if communicator == 0 and call.options.get("ranks", 1) != 1:
+            problem = f"exchanges tensors with {call.options['ranks']} ranks"
+            raise InputError(
+                "executor", problem, got="no communicator", do="Pass communicator= to the Executor."
+            )
+        return replace(call, options={**call.options, "communicator": communicator})
     if call.library != "control":
         return call
     token, prepared = control_call(call, bodies, [buffers[n].size_bytes for n in call.outputs])

@@ -64,6 +64,7 @@ def first_bound(
     threads: int,
     contexts: int,
     bodies: Bodies,
+    communicator: int = 0,
 ) -> tuple[ExecutionPlan, Decision, Bound]:
     """Bind the first alternative that runs on this machine and whose calls no library refuses. Raises UnavailableError, KernelRefused,
     BuildError.
@@ -72,7 +73,7 @@ def first_bound(
     while True:
         plan, decision = choose_plan(program, entry, backend, refused)
         try:
-            bound = bind_plan(program, entry, plan, backend, threads, contexts, bodies)
+            bound = bind_plan(program, entry, plan, backend, threads, contexts, bodies, communicator)
         except KernelRefused as error:
             refused[next(i for i, p in enumerate(entry.plans) if p is plan)] = str(error.got)
             try:

@@ -11,7 +11,7 @@ Several threads may run one executor. Each concurrent run has its own arena. Run
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,9 @@ from .demands import SETTLED, check_program, demands_around, device_for
 from .states import States
 from .tensor_run import tensor_run
 
+if TYPE_CHECKING:
+    from ..collectives.communicator import Communicator
+
 __all__ = ["MAX_CONTEXTS", "Executor"]
 
 MAX_CONTEXTS = 65_536
@@ -50,6 +53,7 @@ class Executor:
     contexts: maximum number of concurrent runs, at most ``MAX_CONTEXTS``. Each of them needs ``arena_bytes``. Default: the usable cores.
     states:   states of another executor of this program, to share them.
     bodies:   set for a branch or a body of a loop: the executors of the run that it is part of.
+    communicator: of a program with collectives: the rank that it runs as, on the same device.
     borrows_arena: runs on tensors take the memory of intermediate values from the tensors' library, and keep none between runs. The
               library must reuse memory in the order of the stream, as PyTorch does.
     policy:   takes precedence over ``with_policy`` and the environment. A demand that the program was not compiled for is an error
@@ -71,6 +75,7 @@ class Executor:
         policy: Any = None,
         bodies: Bodies | None = None,
         borrows_arena: bool = False,
+        communicator: Communicator | None = None,
     ) -> None:
         self.program: CompiledProgram = program
         self.entry: EntryPoint = program.entry(entry)
@@ -87,6 +92,7 @@ class Executor:
         self.threads = threads or env.get_int("XPU_NUM_THREADS") or cores
         self._who = f"executor of {program.name!r}"
         own_states = States(program, self.backend) if states is None else states
+        self._communicator = communicator
 
         def body(name: str, all_bodies: Bodies) -> Executor:
             return Executor(
@@ -98,11 +104,18 @@ class Executor:
                 states=own_states,
                 policy=SETTLED,
                 bodies=all_bodies,
+                communicator=communicator,
             )
 
         everything = Bodies(body) if bodies is None else bodies
         self.plan, self.decision, bound = first_bound(
-            program, self.entry, self.backend, self.threads, contexts or cores, everything
+            program,
+            self.entry,
+            self.backend,
+            self.threads,
+            contexts or cores,
+            everything,
+            0 if communicator is None else communicator.id,
         )
         # The executor of a body does not own the others: the core would keep all of them alive.
         self._bodies = everything.executors if bodies is None else {}
@@ -113,8 +126,8 @@ class Executor:
         self._modules = dict(bound.modules)
         self.states = own_states
         self._borrows_arena = borrows_arena
-        self.states.fit(program, self._who)
-        self._addresses = Addresses(self._who, program, self.states, bound)
+        self.states.fit(program, self._who, self.backend)
+        self._addresses = Addresses(self._who, program, self.states, bound, self.backend)
         self._weights: Weights | None = None
         self._bindings: _core.WeightBindings | None = None
         self._ring: _core.EventRing | None = None
@@ -173,6 +186,7 @@ class Executor:
         if ring is not None:
             self._ring = ring  # the core knows a ring by its address, which no other may get
         bindings = self._bindings or self.bind(None)
+        self._check_ranks()
         outputs = tuple(np.empty(*m) for m in self._output_forms) if out is None else tuple(out)
         if self._takes_arrays and len(inputs) == len(self._inputs) and len(outputs) == len(self._outputs):
             self._check_times(times)
@@ -182,6 +196,7 @@ class Executor:
             else:
                 result = self._core.run_arrays(bindings, tuple(inputs), outputs, times, ring, stop)
             if result is None:
+                self._check_ranks()
                 return list(outputs)
             if not isinstance(result, int):
                 raise self._failed(result)
@@ -220,13 +235,14 @@ class Executor:
             for s in self._outputs
         }
         for spec in self._outputs:
-            self._arguments.fit(outputs[spec.name].spec, spec, f"output {spec.name!r}")
+            self._arguments.result(outputs[spec.name], spec)
         self._run_memory(bindings, arguments, list(outputs.values()), stream=stream)
         if stream is not None:
             for buffer in (*arguments, *outputs.values()):
                 buffer.native_handle.used_on(stream)
             if waits:
                 self.backend.wait(stream)
+                self._check_ranks()
             else:
                 for buffer in outputs.values():
                     buffer.pending = stream
@@ -302,7 +318,12 @@ class Executor:
     def twin(self) -> Executor:
         """Return an executor of the same plan and weights with its own states."""
         twin = Executor(
-            self.program, self.backend, threads=self.threads, entry=self.entry.name, policy=SETTLED
+            self.program,
+            self.backend,
+            threads=self.threads,
+            entry=self.entry.name,
+            policy=SETTLED,
+            communicator=self._communicator,
         )
         twin.bind(self._weights)
         return twin
@@ -401,6 +422,7 @@ class Executor:
             if result is not None:
                 assert isinstance(result, _core.Status), "arrays were made to fit"
                 raise self._failed(result)
+            self._check_ranks()
             return list(outputs)
         arguments = [self._arguments.buffer(a, s) for a, s in zip(inputs, self._inputs, strict=True)]
         in_place = self._on_host and not self._packs
@@ -425,11 +447,13 @@ class Executor:
         stream: int | None = None,
     ) -> None:
         self._check_times(times)
+        self._check_ranks()
         addresses = [b.address for b in inputs], [b.address for b in outputs]
         with RUN.of(self._weights, stop):
             status = self._core.run_memory(bindings, *addresses, times, ring, stop, stream)
         if status is not None:
             raise self._failed(status)
+        self._check_ranks()
 
     def run_addresses(
         self, inputs: list[int], outputs: list[int], weights: Weights | None, stop: _core.Stop | None
@@ -452,7 +476,13 @@ class Executor:
                 got=f"{times.dtype}{list(times.shape)}",
             )
 
+    def _check_ranks(self) -> None:
+        """Raise RankLost if a rank ended during the run, whose results are then undefined."""
+        if self._communicator is not None:
+            self._communicator.check()
+
     def _failed(self, status: _core.Status) -> RunError | InputError:
+        self._check_ranks()
         if status.code == "overlapping":
             return InputError(
                 self._who, "has outputs that overlap other arrays", got=status.message, do=status.advice

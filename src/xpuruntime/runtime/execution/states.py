@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,9 @@ from ... import _core
 from ...errors import InputError
 from ...program.program import CompiledProgram
 from ..memory.buffer import DeviceBuffer
+
+if TYPE_CHECKING:
+    from ..backends.base import RuntimeBackend
 
 __all__ = ["States"]
 
@@ -75,9 +78,15 @@ class States(Mapping[str, DeviceBuffer]):
             buffer.native_handle, staged.backend.download(staged.native_handle, staged.size_bytes)
         )
 
-    def fit(self, program: CompiledProgram, who: str) -> None:
-        """Raise InputError unless these states match those of ``program``: kernels do not check buffer sizes. ``who``: subject of the error."""
+    def fit(self, program: CompiledProgram, who: str, backend: RuntimeBackend) -> None:
+        """Raise InputError unless these states match those of ``program`` and are on its device: kernels do not check buffers. ``who``: subject of
+        the error.
+        """
         for ref in program.states:
+            if ref.name in self and not backend.shares_memory(self[ref.name].backend):
+                place = self[ref.name].backend.device
+                do = f"Pass the states of an executor on {backend.device}."
+                raise InputError(who, f"state {ref.name!r} must be on {backend.device}", got=place, do=do)
             actual, expected = self[ref.name].spec if ref.name in self else None, ref.spec
             if actual is None or (actual.shape, actual.dtype, actual.layout) != (
                 expected.shape,

@@ -1,5 +1,5 @@
-// cuda/libraries/vendor_library.h: code shared by cuBLAS, cuBLASLt and cuDNN: options of a call, dtypes,
-// function tables, and the factories.
+// cuda/libraries/vendor_library.h: code shared by cuBLAS, cuBLASLt, cuDNN and NCCL: options of a call,
+// dtypes, function tables, and the factories.
 #pragma once
 
 #include <memory>
@@ -18,6 +18,7 @@ namespace xpurt::cuda {
 std::unique_ptr<StreamLibrary> make_cublas();
 std::unique_ptr<StreamLibrary> make_cublaslt();
 std::unique_ptr<StreamLibrary> make_cudnn();
+std::unique_ptr<StreamLibrary> make_nccl();
 std::unique_ptr<StreamLibrary> make_host_stream_library();
 
 // The functions of a library, looked up on first use; null, with the reason, if the library cannot be loaded.

@@ -1,0 +1,1 @@
+"""Tensor parallelism: a language model whose linear layers are divided over several devices."""
