@@ -47,6 +47,11 @@ __device__ __forceinline__ void cp_async_16(u32 to, const void *from, bool there
     const int bytes = there ? 16 : 0;
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
+// The same for 4 bytes.
+__device__ __forceinline__ void cp_async_4(u32 to, const void *from, bool there) {
+    const int bytes = there ? 4 : 0;
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+}
 __device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 // Wait until at most the `pending` most recent groups of this thread's copies are outstanding.
 template <int pending>
