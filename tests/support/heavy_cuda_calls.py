@@ -12,6 +12,7 @@ from xpuruntime.codegen.cuda.nvrtc import nvrtc_toolchain
 from xpuruntime.codegen.cuda.target import CudaTarget
 from xpuruntime.kernels.cuda.attention.decode import FlashDecode
 from xpuruntime.kernels.cuda.attention.flash import FlashV2, Naive
+from xpuruntime.kernels.cuda.attention.flash_simt import FlashSimt
 from xpuruntime.kernels.cuda.conv.depthwise import Depthwise
 from xpuruntime.kernels.cuda.conv.generated import ImplicitGemm
 from xpuruntime.kernels.cuda.matmul.experts import ExpertGemm, ExpertGemv
@@ -21,7 +22,11 @@ from xpuruntime.kernels.kernel import Stage
 
 from .cuda_kernels import call_of, one_node
 
-__all__ = ["CALLS", "call_text", "resources", "stages"]
+__all__ = ["CALLS", "FEW_SPILLS", "call_text", "resources", "stages"]
+
+FEW_SPILLS = 16
+"""Bytes of stack per thread that a kernel may have: a few registers that are spilled outside of its loops."""
+_LARGE_SHARED = 128 * 1024
 
 CONV = {"stride": [1, 1], "padding": [1, 1], "dilation": [1, 1]}
 
@@ -45,6 +50,10 @@ CALLS: tuple[tuple[Any, str, tuple[Any, ...], dict[str, Any]], ...] = (
     (ExpertGemm(), "expert_linear", (empty((99, 2, 37), "float32"), empty((3, 65, 37), "float32"), empty((99, 2), "int32")), {"act": "gelu"}),
     (FlashV2(), "attention", (empty((1, 32, 1024, 128)),) * 3, {"causal": True}),
     (FlashV2(), "attention", (*(empty((1, 2, 64, 40), "float16"),) * 3, empty((64, 64), "bool")), {"softcap": 5.0}),
+    (FlashSimt(), "attention", (empty((16, 12, 197, 64), "float32"),) * 3, {}),
+    (FlashSimt(), "attention", (*(empty((1, 2, 64, 256), "float32"),) * 3, empty((64, 64), "float32")), {"causal": True}),
+    (Generated(), "fused_linear", (empty((4096, 64), "float32"), empty((256, 64), "float32"), empty((256,), "float32")), {"act": "gelu"}),
+    (ImplicitGemm(), "fused_convolution", (empty((1, 64, 7, 7), "float32"), empty((64, 64, 3, 3), "float32"), empty((64,), "float32")), CONV | {"act": "silu"}),
     (FlashDecode(), "attention", (empty((1, 12, 1, 128)), *(empty((1, 2, 999, 128)),) * 2), {}),
     (Naive(), "attention", (empty((1, 2, 9, 40), "float64"),) * 3, {}),
     (ImplicitGemm(), "fused_convolution", (empty((2, 64, 9, 9)), empty((64, 64, 3, 3)), empty((64,))), CONV | {"act": "relu6"}),
@@ -63,11 +72,17 @@ def call_text(index: int) -> str:
 
 
 def stages(index: int, target: CudaTarget) -> tuple[Stage, ...]:
-    """Return the stages of a call. Raises AssertionError if its kernel does not support it."""
+    """Return the stages of a call; none where its kernel needs more shared memory than the target has.
+
+    Raises AssertionError if the kernel does not support the call for another reason.
+    """
     kernel, op, operands, attrs = CALLS[index]
     graph, _, known = one_node(op, operands, "1" if "conv" in op or "linear" in op else "", **attrs)
     call = call_of(graph, known, innermost="conv" in op)
-    assert kernel.supports(call, target)
+    support = kernel.supports(call, target)
+    if not support and target.config.smem_per_block < _LARGE_SHARED:
+        return ()
+    assert support, (call_text(index), target.name, support)
     found: tuple[Stage, ...] = kernel.lower(call, target).stages
     return found
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 
 import pytest
-from support.heavy_cuda_calls import CALLS, call_text, resources, stages
+from support.heavy_cuda_calls import CALLS, FEW_SPILLS, call_text, resources, stages
 
 from xpuruntime.codegen.cuda.nvrtc import nvrtc_toolchain
 from xpuruntime.codegen.cuda.sm import LEVELS
@@ -41,7 +41,7 @@ def test_every_heavy_kernel_compiles_and_fits(
             threads = math.prod(options["block"])
             what = f"{call_text(k)}: {found}, {threads} threads, {options['shared']} bytes of shared memory"
             assert 0 < found.registers * threads <= REGISTERS, what
-            assert found.stack_bytes == 0, what
+            assert found.stack_bytes <= FEW_SPILLS, what
             assert found.shared_bytes <= STATIC_SHARED, what
             assert found.shared_bytes + options["shared"] <= target.config.smem_per_block, what
 
