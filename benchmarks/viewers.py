@@ -189,7 +189,7 @@ def open_model_explorer(desk: Desk, graph: Path, data: Path) -> None:
     try:
         assert server.stdout is not None
         query = next(text.split()[1] for text in server.stdout if text.startswith("DATA"))
-        _wait_for(lambda: view.goto(f"http://127.0.0.1:{port}/?data={query}"))
+        _wait_for(lambda: view.goto(f"http://localhost:{port}/?data={query}"))
         view.wait_for_selector("canvas", timeout=60_000)
         view.wait_for_timeout(6000)
         desk.shot(view, "model-explorer")
