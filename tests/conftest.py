@@ -31,7 +31,7 @@ settings.load_profile("ci" if os.environ.get("CI") or os.environ.get("XPU_TEST_S
 
 
 ONLY_PROCESSORS = {
-    "test_amx_kernels.py", "test_int4_weights.py", "test_int8_weights.py", "test_kernel_names.py", "test_layouts.py", "test_onednn_kernels.py",
+    "test_amx_kernels.py", "test_kernel_names.py", "test_layouts.py", "test_onednn_kernels.py",
     "test_user_kernels.py", "test_errors_of_long_sums_grow_with_the_root_of_their_length",
 }  # fmt: skip
 """Of tests/kernels, files and tests: what only processors have, or only our own code promises."""

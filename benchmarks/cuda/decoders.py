@@ -3,8 +3,8 @@
     python benchmarks/cuda/decoders.py --out benchmarks/results/cuda_decoders.json [--compile] [--device cuda:0] [--size full] [PART ...]
 
 Parts: ``four`` and ``full`` (four layers or all 28: prefill, then 64 forced steps, against float64), ``speed`` (prefill, and one token at
-a context of 1,024, next to PyTorch eager, a CUDA graph of it and, with ``--compile``, torch.compile) and, only if named, ``compiled``
-(torch.compile alone). Needs torch and transformers; on a machine without a GPU ``--device cpu --size small`` tests the script itself.
+a context of 1,024, next to PyTorch eager, a CUDA graph of it and, with ``--compile``, torch.compile) and, only if named, ``weights`` (weights of fewer
+bits) and ``compiled`` (torch.compile alone). Needs torch and transformers; on a machine without a GPU ``--device cpu --size small`` tests the script itself.
 ``decoder_breakdown.py`` measures where a token's time is spent.
 """
 
@@ -31,6 +31,7 @@ from gpu_report import Report, arguments, run_parts
 from models import far, milliseconds, prepare
 
 from xpuruntime.llm import Generator
+from xpuruntime.runtime.weights.int4 import int4_groups, int4_values
 
 QWEN = {
     "vocab_size": 151936, "hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28, "num_attention_heads": 12,
@@ -194,6 +195,87 @@ def speed(report: Report, args: argparse.Namespace) -> Any:
     return results
 
 
+WEIGHTS = ("model", "int8", "int4", "int4_128")
+"""Words of ``kernel.weights`` that the part ``weights`` measures."""
+
+
+def rounded(model: Any, word: str) -> Any:
+    """Round the weights of the model's linear layers, in place and in float32, to what codes and scales of ``word`` say."""
+    group = 0 if word == "int8" else int(word.partition("_")[2] or 32)
+    with torch.no_grad():
+        model.lm_head.weight = torch.nn.Parameter(
+            model.lm_head.weight.clone()
+        )  # the embedding table is not quantized
+        for layer in (m for m in model.modules() if isinstance(m, torch.nn.Linear)):
+            w = layer.weight.float().cpu().numpy()
+            if group:
+                w = int4_values(int4_groups(w, group), group)
+            else:
+                scale = (abs(w).max(1, keepdims=True) / 127).astype(np.float32)
+                w = np.rint(w / scale) * scale
+            layer.weight.copy_(torch.from_numpy(w))
+    return model
+
+
+def with_weights(model: Any, word: str, context: int, device: str) -> Generator:
+    """Return the generator that stores weights as ``word`` says."""
+    policy = {"version": 1, "kernel": {"weights": word}}
+    return Generator(
+        model, capacity=context + 64, dtype="bfloat16", buckets=(context,), device=device, policy=policy
+    )
+
+
+def logits_of(model: Any, ids: Any, given: int) -> Any:
+    """Return the logits of a prompt's last token and of those after it, but the last one."""
+    return model(ids).logits[0, given - 1 : -1].double().cpu().numpy()
+
+
+def weights(report: Report, args: argparse.Namespace) -> Any:
+    """Measure weights of fewer bits: logits of four layers next to PyTorch with the same rounded weights, then a token's time and a prompt's."""
+    sizes, context = sizes_of(args), 1024 if args.size == "full" else 64
+    results: dict[str, Any] = {"context": context, "layers": args.layers or sizes["num_hidden_layers"]}
+    tokens = np.random.default_rng(0).integers(0, sizes["vocab_size"], 144 if args.size == "full" else 24)
+    given = len(tokens) - 16
+    for word in WEIGHTS[1:3]:
+        model = in_bfloat16(qwen(sizes, args.device, num_hidden_layers=min(4, sizes["num_hidden_layers"])))
+        with with_weights(model.cpu(), word, given, args.device) as ours:
+            rows = [ours.steps.read([tokens[:given].tolist()])[0].astype(np.float64)]
+            rows += [
+                ours.steps.step([int(tokens[i])], [i])[0].astype(np.float64)
+                for i in range(given, len(tokens) - 1)
+            ]
+        with torch.inference_mode():
+            exact, ids = rounded(model.to(args.device).float(), word), torch.from_numpy(tokens[None])
+            want = logits_of(exact, ids.to(args.device), given)
+            theirs = logits_of(in_bfloat16(exact), ids.to(args.device), given)
+        errors = {"ours": far(np.array(rows), want), "torch": far(theirs, want)}
+        report.bound(
+            f"weights in {word}, four layers: from float32 with the same weights",
+            errors["ours"],
+            at_most=1.25 * errors["torch"],
+        )
+        results[f"{word}, four layers"] = errors
+        del model, exact
+    layers = args.layers or sizes["num_hidden_layers"]
+    model = in_bfloat16(qwen(sizes, args.device, num_hidden_layers=layers)).cpu()
+    prompt = np.random.default_rng(1).integers(0, sizes["vocab_size"], context).tolist()
+    for word in WEIGHTS:
+        started = time.perf_counter()
+        with with_weights(model, word, context, args.device) as ours:
+            row = {"open_s": round(time.perf_counter() - started, 1), "stored_bytes": ours.weights.size_bytes}
+            ours.steps.read([prompt])
+            row["decode_ms"] = round(milliseconds(token_of(ours, context, args.device), args.device, 0.2), 4)
+            row["prefill_ms"] = round(
+                milliseconds(lambda of=ours: of.steps.read([prompt]), args.device, 0.2), 3
+            )
+            row["kernels"] = sorted(
+                {c.kernel for c in ours.decode.plan.calls if c.kernel.startswith("matmul/")}
+            )
+        results[word] = row
+        print(f"   {word}: {row}", flush=True)
+    return results
+
+
 def prefill_errors(report: Report, model: Any, input_ids: Any, ours: Any) -> dict[str, float]:
     """Return the errors of the logits after a prompt against float32 with the same weights: ours, and PyTorch's in bfloat16.
 
@@ -307,7 +389,7 @@ def compiled_apart(args: argparse.Namespace) -> float:
         return float(result["decode_ms"])
 
 
-PARTS = {"four": four, "full": full, "speed": speed, "compiled": compiled}
+PARTS = {"four": four, "full": full, "speed": speed, "weights": weights, "compiled": compiled}
 USUAL = ("four", "full", "speed")
 
 
@@ -316,6 +398,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = arguments(__doc__, tuple(PARTS))
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--size", default="full", choices=("full", "small"))
+    parser.add_argument("--layers", type=int, default=0, help="of the part weights, instead of all")
     parser.add_argument("--compile", action="store_true", help=f"torch.compile, too: up to {COMPILE_S} s")
     args = parser.parse_args(argv)
     arguments_given = list(sys.argv[1:] if argv is None else argv)

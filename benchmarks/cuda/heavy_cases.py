@@ -7,27 +7,35 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field, replace
+from functools import cache
 from typing import Any
 
+import numpy as np
 import torch
 from heavy_launch import node, random, target
 
 from xpuruntime.kernels.cpu.attention.flash import AttentionShape
 from xpuruntime.kernels.cuda.attention import decode
 from xpuruntime.kernels.cuda.attention import flash as attention
-from xpuruntime.kernels.cuda.matmul import gemv
+from xpuruntime.kernels.cuda.matmul import gemv, quantized
 from xpuruntime.kernels.cuda.matmul import generated as matmul
 from xpuruntime.kernels.cuda.matmul import text as product_text
-from xpuruntime.kernels.kernel import LoweredCall, NodeCall, Stage
+from xpuruntime.kernels.kernel import LoweredCall, NodeCall, Packed, Stage
 from xpuruntime.kernels.spec.matmul import product_of
+from xpuruntime.program.program import WeightTransformRecipe
+from xpuruntime.runtime.weights.int4 import int4_groups, int4_values
+from xpuruntime.runtime.weights.recipes import run_recipe
 
 __all__ = ["Case", "odd_cases", "timed_cases", "tuned_cases"]
 
 
 @dataclass
 class Case:
-    """A lowered call with operands. ``reference`` takes float64 tensors; ``peers`` are PyTorch's kernels, timed for comparison."""
+    """A lowered call with operands. ``reference`` takes float64 tensors; ``peers`` are PyTorch's kernels, timed for comparison.
+
+    packed: buffers of the launch by name, such as quantized weights.
+    """
 
     name: str
     lowered: LoweredCall
@@ -40,6 +48,7 @@ class Case:
     bytes: int = 0
     time: bool = False
     tolerance: float | None = None
+    packed: dict[str, Any] = field(default_factory=dict)
 
 
 def product(
@@ -126,6 +135,144 @@ def attend(
                 tuple(call.outputs[0].shape), dtype, reference, peers, flops, sum(x.nbytes for x in xs[:3]), time)  # fmt: skip
 
 
+@cache
+def quantized_weight(word: str, n: int, k: int, dtype: str, gated: bool) -> tuple[Any, dict[str, Any], Any]:
+    """Return a weight, the kernel's buffers of it, and what its codes and scales say, on the device."""
+    kernel = next(r for r in quantized.KERNELS if r.name == f"matmul/{word}").batch_invariant_form()
+    given = random((n * (1 + gated), k), dtype) * k**-0.5
+    call = node("norm_linear", [given[:1], given, None, None, None], (1,), gated=gated)
+    lowered, weight = kernel.lower(call, target()), given.float().cpu().numpy()
+
+    def packed(form: Packed) -> Any:
+        recipe = WeightTransformRecipe("packed", form.spec, "x1", form.steps)
+        return torch.from_numpy(np.ascontiguousarray(run_recipe(recipe, {"x1": weight}))).cuda()
+
+    forms = {"in1": lowered.weights[1]} | {at: form for at, (_, form) in lowered.extra_weights.items()}
+    buffers = {at: packed(form) for at, form in forms.items()}
+    if kernel.group:
+        padded = np.pad(weight, ((0, 0), (0, -k % kernel.group)))
+        exact = torch.from_numpy(
+            int4_values(int4_groups(padded, kernel.group), kernel.group)[:, :k].copy()
+        ).cuda()
+    else:
+        scale = buffers["extra0"][:, None].double()
+        exact = ((given.double() / scale).round() * scale).float()
+    return given, buffers, exact
+
+
+def quantized_layer(
+    word: str, m: int, n: int, k: int, dtype: str = "bfloat16", *, gated: bool = False, norm: bool = False, lower: Any = None, time: bool = False
+) -> Case:  # fmt: skip
+    """Return a case of a linear layer with weights of fewer bits, next to PyTorch's product with the same weights in ``dtype``."""
+    kernel = next(r for r in quantized.KERNELS if r.name == f"matmul/{word}").batch_invariant_form()
+    rows = n * (1 + gated)
+    xs = [random((m, k), dtype), torch.empty((rows, k), dtype=getattr(torch, dtype), device="cuda")]
+    op, extras, attrs = "linear", (), {}
+    if norm or gated:
+        op, extras = "norm_linear", (None, None, random((k,), dtype) if norm else None)
+        attrs = {"act": "silu" if gated else "none", "eps": 1e-6, "gated": gated}
+    call = node(op, [*xs, *extras], (1, 4) if norm else (1,), **attrs)
+    support = kernel.supports(call, target())
+    assert support, support.reason
+    lowered = kernel.lower(call, target())
+    if lower is not None:
+        lowered = replace(lowered, stages=(lower(call, kernel.group),), temps=())
+    xs[1], buffers, exact = quantized_weight(word, n, k, dtype, gated)
+
+    def reference(a: Any, _: Any, *rest: Any) -> Any:
+        scale = rest[2] if norm else None
+        if scale is not None:
+            a = a * (a.square().mean(1, keepdim=True) + 1e-6).rsqrt() * scale
+        y = a @ exact.double().T
+        return torch.nn.functional.silu(y[:, :n]) * y[:, n:] if gated else y
+
+    label = f"{kernel.name} {m}x{n}x{k} {dtype}{' gated' if gated else ''}{' norm' if norm else ''}"
+    peers = {"torch": lambda a, b, *_: torch.nn.functional.linear(a, b)} if time else {}
+    size = sum(x.nbytes for x in (xs[0], *buffers.values()))
+    tolerance = {"float32": 2e-5, "float16": 2e-3, "bfloat16": 1.2e-2}[dtype] * (2 if gated else 1)
+    return Case(
+        label,
+        lowered,
+        [*xs, *extras],
+        (m, n),
+        dtype,
+        reference,
+        peers,
+        2 * m * rows * k,
+        size,
+        time,
+        tolerance,
+        buffers,
+    )
+
+
+QUANTIZED = ("int8_weights", "int4_weights", "int4_weights_64", "int4_weights_128")
+DECODER: tuple[tuple[int, int, dict[str, bool]], ...] = (
+    (2048, 1536, {"norm": True}), (1536, 1536, {}), (8960, 1536, {"gated": True, "norm": True}), (1536, 8960, {}), (32768, 1536, {"norm": True}),
+)  # fmt: skip
+"""Products of a decoder of Qwen2.5-1.5B's sizes: outputs, inputs, and what is fused; fewer logits."""
+
+
+def quantized_odd_cases() -> Iterator[Callable[[], Case]]:
+    """Yield layers with weights of fewer bits that check correctness."""
+    for word in QUANTIZED:
+        for m, n, k, dtype in (
+            (1, 70, 264, "bfloat16"), (2, 333, 1001, "float16"), (8, 1000, 640, "bfloat16"), (13, 200, 1544, "float16"), (3, 77, 530, "float32"),
+            (40, 130, 1000, "bfloat16"), (129, 70, 264, "float16"), (70, 50, 130, "float32"),
+        ):  # fmt: skip
+            yield lambda w=word, m=m, n=n, k=k, d=dtype: quantized_layer(w, m, n, k, d)
+        for m, gated in ((1, True), (16, False), (7, True)):
+            yield lambda w=word, m=m, g=gated: quantized_layer(w, m, 520, 1544, gated=g, norm=True)
+
+
+def quantized_timed_cases() -> Iterator[Callable[[], Case]]:
+    """Yield the products of a decoder with weights of fewer bits."""
+    for word in ("int8_weights", "int4_weights", "int4_weights_128"):
+        for m in (1, 8, 16):
+            for n, k, more in DECODER:
+                yield lambda w=word, m=m, n=n, k=k, more=more: quantized_layer(w, m, n, k, time=True, **more)
+        for m in (64, 1024):
+            for n, k in ((8960, 1536), (1536, 8960)):
+                yield lambda w=word, m=m, n=n, k=k: quantized_layer(w, m, n, k, time=True)
+
+
+def quantized_tuned_cases() -> Iterator[Callable[[], Case]]:
+    """Yield the same products with other configurations, and with both kernels around the number of rows where they change."""
+
+    def cut(
+        word: str, m: int, n: int, k: int, config: quantized.QuantizedConfig, more: dict[str, bool]
+    ) -> Case:
+        label = ", ".join(map(str, astuple(config)))
+        lower = lambda call, group: quantized.quantized_stage(call, group, config)  # noqa: E731
+        return renamed(
+            label, without_peers("", quantized_layer(word, m, n, k, lower=lower, time=True, **more))
+        )
+
+    for word in ("int4_weights", "int8_weights"):
+        for m in (1, 8, 16):
+            for n, k, more in DECODER:
+                many = n > 20000
+                for split, stages, blocks in ((4, 3, 2), (6, 3, 2), (8, 3, 2), (12, 3, 1)):
+                    for per in (4, 8, 16) if many else (1,) if n < 8000 else (1, 2):
+                        config = quantized.QuantizedConfig(
+                            min(m, 8 if k > 2000 else 16), split, stages, per, blocks
+                        )
+                        yield lambda w=word, m=m, n=n, k=k, more=more, c=config: cut(w, m, n, k, c, more)
+        for n, k, _ in DECODER[2:4]:
+            config = quantized.QuantizedConfig(8 if k > 2000 else 16, 8, 3)
+            yield lambda w=word, n=n, k=k, c=config: cut(w, 32, n, k, c, {})
+            for m in (32, 128):
+                yield lambda w=word, m=m, n=n, k=k: quantized_layer(w, m, n, k, time=True)
+            yield lambda w=word, n=n, k=k: widened(quantized_layer(w, 64, n, k, time=True))
+
+
+def widened(case: Case) -> Case:
+    """Keep only the stage that writes the weight as floats."""
+    case.lowered = replace(case.lowered, stages=case.lowered.stages[:1])
+    case.flops = 10**18  # there is no product to compare
+    return renamed("the weight as floats", without_peers("", case))
+
+
 def renamed(what: str, case: Case) -> Case:
     """Append ``what`` to the case's name."""
     case.name += " " + what
@@ -199,10 +346,12 @@ def odd_cases() -> Iterator[Callable[[], Case]]:
                 )
     yield lambda: attend(attention.Naive(), (1, 2, 33, 20), (1, 1, 90, 20), 20, "float32", mask=mask)
     yield lambda: attend(attention.Naive(), (1, 2, 33, 20), (1, 1, 90, 20), 20, "float64", causal=True)
+    yield from quantized_odd_cases()
 
 
 def timed_cases() -> Iterator[Callable[[], Case]]:
     """Yield the shapes whose speed the documentation states."""
+    yield from quantized_timed_cases()
     gemm, few = matmul.Generated(), gemv.Gemv()
     flash, dec = attention.FlashV2(), decode.FlashDecode()
     yield lambda: attend(
@@ -240,6 +389,7 @@ def timed_cases() -> Iterator[Callable[[], Case]]:
 
 def tuned_cases() -> Iterator[Callable[[], Case]]:
     """Yield other tile configurations of the same shapes."""
+    yield from quantized_tuned_cases()
     flash, few, gemm = attention.FlashV2(), gemv.Gemv(), matmul.Generated()
     for block in (
         attention.FlashTileConfig(128, 64, 4),

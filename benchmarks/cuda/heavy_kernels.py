@@ -37,7 +37,7 @@ def judge(case: Case, loaded: Loaded) -> dict[str, Any]:
         dtype=getattr(torch, case.dtype),
         device="cuda",
     )
-    loaded.run(case.operands, y)
+    loaded.run(case.operands, y, case.packed)
     torch.cuda.synchronize()
     row: dict[str, Any] = {"case": case.name}
     wide = [x if x is None or x.dtype is torch.bool else x.double() for x in case.operands]
@@ -48,14 +48,18 @@ def judge(case: Case, loaded: Loaded) -> dict[str, Any]:
         limit = TOLERANCE[case.dtype] if case.tolerance is None else case.tolerance
         row["ok"] = bool(error <= limit) and not bool(y.isnan().any())
         again = torch.empty_like(y)
-        loaded.run(case.operands, again)
+        loaded.run(case.operands, again, case.packed)
         row["same bits again"] = bool(torch.equal(y, again))
         del want
     del wide
     if case.time:
         sets = max(1, min(16, -(-3 * CACHE // max(case.bytes, 1)))) if case.bytes < 3 * CACHE else 1
-        inputs = [case.operands, *([x.clone() for x in case.operands] for _ in range(sets - 1))]
-        times = {"ours": timed(lambda i: loaded.run(inputs[i], y), sets)}
+        inputs = [
+            case.operands,
+            *([None if x is None else x.clone() for x in case.operands] for _ in range(sets - 1)),
+        ]
+        packed = [case.packed, *({n: x.clone() for n, x in case.packed.items()} for _ in range(sets - 1))]
+        times = {"ours": timed(lambda i: loaded.run(inputs[i], y, packed[i]), sets)}
         for name, peer in case.peers.items():
             try:
                 times[name] = timed(lambda i, p=peer: p(*inputs[i]), sets)

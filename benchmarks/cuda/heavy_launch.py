@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -73,13 +73,14 @@ class Loaded:
             if stage.options["shared"]:
                 function.max_dynamic_shared_size_bytes = stage.options["shared"]
 
-    def run(self, operands: Sequence[Any], y: Any) -> None:
-        """Launch every stage on PyTorch's current stream."""
+    def run(self, operands: Sequence[Any], y: Any, packed: Mapping[str, Any] | None = None) -> None:
+        """Launch every stage on PyTorch's current stream. ``packed``: buffers by name that replace operands or are added to them."""
         import cupy
 
         if self.module is None:
             self.load()
         places = {f"in{i}": x for i, x in enumerate(operands) if x is not None} | {"out0": y}
+        places |= packed or {}
         places["counters"] = self.zeros
         places |= {
             f"temp{i}": torch.empty(n, dtype=torch.uint8, device="cuda") for i, n in enumerate(self.temps)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.changed_fields import another
-from support.device_under_test import named
+from support.device_under_test import device_name
 
 from xpuruntime.errors import ModelError
 from xpuruntime.ir import interp
@@ -93,12 +93,6 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 }  # fmt: skip
 
 
-def place() -> str:
-    """Return the device that generators of these tests run on: the processor, or the one named for native tests."""
-    device = named()
-    return device.device if device is not None and isinstance(device.device, str) else "cpu"
-
-
 def far(ours: np.ndarray, theirs: np.ndarray) -> float:
     """max|d| / max|ref|"""
     return float(abs(ours.astype(np.float64) - theirs).max() / abs(theirs).max())
@@ -136,7 +130,7 @@ def test_a_folder_prefills_and_decodes_as_transformers(family: str, tmp_path: Pa
     model, tokens = reference(family), prompt(90, seed=3)
     model.save_pretrained(tmp_path)
     want = logits_of(model, tokens)[20:]
-    with Generator(tmp_path, capacity=96, buckets=(16,), device=place()) as ours:
+    with Generator(tmp_path, capacity=96, buckets=(16,), device=device_name()) as ours:
         rows = [ours.read(tokens[:21])[0].copy()]  # one whole chunk, one that is padded
         rows += [ours.step(t, 21 + i)[0].copy() for i, t in enumerate(tokens[21:])]
         text = greedy(model, tokens[:9], 40)
@@ -187,7 +181,7 @@ def test_cuda_code_prefills_and_decodes_as_transformers(family: str) -> None:
 def test_texts_of_a_batch_are_those_that_each_prompt_gets_alone(family: str) -> None:
     model = reference(family)
     texts = [prompt(5), prompt(14, seed=1), prompt(1, seed=2)]
-    with Generator(model, capacity=48, buckets=(16,), batch=3, device=place()) as ours:
+    with Generator(model, capacity=48, buckets=(16,), batch=3, device=device_name()) as ours:
         answers = ours.generate(texts, max_new_tokens=20)
     assert [list(a.tokens) for a in answers] == [greedy(model, t, 20) for t in texts]
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.changed_fields import another
-from support.device_under_test import named
+from support.device_under_test import device_name
 from typer.testing import CliRunner
 
 from xpuruntime.cli.app import app
@@ -63,12 +63,6 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 }  # fmt: skip
 
 
-def place() -> str:
-    """Return the device that generators of these tests run on: the processor, or the one named for native tests."""
-    device = named()
-    return device.device if device is not None and isinstance(device.device, str) else "cpu"
-
-
 def far(ours: np.ndarray, theirs: np.ndarray) -> float:
     """max|d| / max|ref|"""
     return float(abs(ours.astype(np.float64) - theirs).max() / abs(theirs).max())
@@ -83,7 +77,7 @@ def opened(source: Any, **options: Any) -> Generator:
     encoder = checkpoint.config.encoder
     assert encoder is not None
     size = {} if encoder.features else {"source_capacity": 48}
-    return Generator(checkpoint, buckets=(16,), device=place(), **size, **options)
+    return Generator(checkpoint, buckets=(16,), device=device_name(), **size, **options)
 
 
 def interpreted(

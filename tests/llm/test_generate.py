@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.device_under_test import device_name
 
 import xpuruntime as xrt
 from xpuruntime.errors import BuildError, InputError, ModelError
@@ -108,13 +109,14 @@ def test_weights_of_fewer_bits_are_the_rounded_model_in_little_memory(
     policy = {"version": 1, "kernel": {"weights": word}}
     tokens = prompt(30)
     want = logits_of(model, tokens)
-    with Generator(model, capacity=64, buckets=(16,)) as plain:
+    with Generator(model, capacity=64, buckets=(16,), device=device_name()) as plain:
         whole, calls = plain.weights.size_bytes, len(plain.decode.plan.calls)
-    with Generator(model, capacity=64, buckets=(16,), policy=policy) as small:
+    with Generator(model, capacity=64, buckets=(16,), policy=policy, device=device_name()) as small:
         kernels = {c.kernel for e in small.program.entries for c in e.plans[0].calls if "matmul" in c.kernel}
         assert (kernels, len(small.decode.plan.calls)) == ({f"matmul/{kernel}"}, calls)
         table = 97 * 192 * 4  # what embeds tokens is no product
-        assert small.weights.size_bytes - table < share * (whole - table)
+        padding = 1 if device_name() == "cpu" else 4 / 3  # tiles of 128 inputs: 192 become 256
+        assert small.weights.size_bytes - table < padding * share * (whole - table)
         read = small.read(tokens)[0].copy()
         got = np.stack([small.step(t, i)[0].copy() for i, t in enumerate(tokens)])
     far = np.linalg.norm(got - want, axis=1) / np.linalg.norm(want, axis=1)

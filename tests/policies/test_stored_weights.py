@@ -9,6 +9,7 @@ import pytest
 from support.native import compile_native
 
 import xpuruntime as xrt
+from examples.porting.edge_target import EdgeTarget
 from xpuruntime.decisions import Support
 from xpuruntime.ir import Graph, GraphBuilder
 from xpuruntime.policies import KernelPolicy, NodeFacts, Offer, Policy, Rule, choose, load_policy
@@ -81,7 +82,7 @@ def test_precision_int8_from_another_layer_is_an_error() -> None:
 
 def test_a_target_without_such_kernels_is_an_error() -> None:
     with pytest.raises(xrt.KernelUnavailable, match=r"weights: int8 of .* demands weights in int8"):
-        xrt.compile(_linear(), target="cuda:sm_90", policy=KernelPolicy(weights="int8"))
+        xrt.compile(_linear(), target=EdgeTarget(), policy=KernelPolicy(weights="int8"))
 
 
 @pytest.mark.parametrize("word", ["int8", "int4_64"])

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from xpuruntime.runtime.weights.int4 import int4_groups, int4_values
+from xpuruntime.runtime.weights.int4 import fitted, int4_groups, int4_values
 
 draw = np.random.default_rng(5)
 
@@ -86,3 +86,19 @@ def test_rows_do_not_see_each_other_and_types_do_not_matter() -> None:
     assert (whole == int4_groups(w.astype(np.float32), 32)).all()
     for row in (0, 255, 256, 299):
         assert (int4_groups(w[row : row + 1], 32) == whole[row]).all()
+
+
+@pytest.mark.parametrize("steps", [1, 3, 7, 11, 13, 15])
+@pytest.mark.parametrize("group", [32, 128])
+def test_a_grid_of_any_number_of_steps_is_found_again(steps: int, group: int) -> None:
+    """As in checkpoints that were quantized before, also after their weights were rounded to bfloat16."""
+    draw = np.random.default_rng(steps)
+    codes = draw.integers(0, steps + 1, (50, group))
+    codes[:, :2] = 0, steps
+    scale, zero = draw.uniform(0.01, 0.1, (50, 1)), draw.integers(0, 9, (50, 1))
+    exact = (scale * (codes - zero)).astype(np.float32)
+    for weight in (exact, exact.astype(ml_dtypes.bfloat16).astype(np.float32)):
+        found, step, low = fitted(weight)
+        values = low[:, None] + step[:, None] * found
+        # What is left is the rounding of scale and low; a value beside the grid would be up to half a step off.
+        assert (abs(values - exact) <= 0.12 * scale).all(), (abs(values - exact) / scale).max()

@@ -16,7 +16,7 @@ from xpuruntime.codegen.target import CodegenTarget
 from xpuruntime.program.program import CompiledProgram
 from xpuruntime.testing.conformance.subject import DeviceUnderTest, subject
 
-__all__ = ["device_of", "name_device", "named", "target_of"]
+__all__ = ["device_name", "device_of", "name_device", "named", "target_of"]
 
 _named: list[DeviceUnderTest] = []
 
@@ -29,6 +29,12 @@ def name_device(where: str, target: str | None = None) -> None:
 def named() -> DeviceUnderTest | None:
     """Return the named device, or None for the processor."""
     return _named[0] if _named else None
+
+
+def device_name() -> str:
+    """Return the name of the named device; ``cpu`` if none is named, or if it is a backend."""
+    device = named()
+    return device.device if device is not None and isinstance(device.device, str) else "cpu"
 
 
 def target_of(requested: str | CodegenTarget) -> str | CodegenTarget:

@@ -93,9 +93,7 @@ class Chooser:
         """
         if self.lock is not None and not self.lock.recording:
             return self._locked(node, call, self.lock)
-        candidates = self._with_pins(
-            {k.name.partition("/")[2]: (k, s) for k, s in self.offers(call, self.target)}, call
-        )
+        candidates = self._with_pins({k.name.partition("/")[2]: (k, s) for k, s in self._offered(call)}, call)
         if not candidates:
             raise KernelUnavailable(
                 f"{node.op} %{node.name}",
@@ -173,7 +171,7 @@ class Chooser:
         facts = self.facts(node)
         word = lock.kernel(node, call)
         plain, values = parted(word)
-        offers = {k.name.partition("/")[2]: (k, s) for k, s in self.offers(call, self.target)}
+        offers = {k.name.partition("/")[2]: (k, s) for k, s in self._offered(call)}
         kernel, support = offers.get(
             plain, (None, Support.no(Reason.NOT_APPLICABLE, "no kernel of this name"))
         )
@@ -196,6 +194,13 @@ class Chooser:
         decision = Decision(f"kernel {facts.family}", facts.node, head)
         self._decisions.setdefault((decision.question, word), []).append(decision)
         return Chosen(kernel, lowered, head.reason), decision
+
+    def _offered(self, call: NodeCall) -> Sequence[tuple[Kernel, Support]]:
+        """Return the kernels of a call with their answers, in their form for batch-invariant programs if the policy demands those."""
+        offered = self.offers(call, self.target)
+        if not self.policy.demands_batch_invariance():
+            return offered
+        return [(k.batch_invariant_form(), s) for k, s in offered]
 
     def _with_pins(self, candidates: Rows, call: NodeCall) -> Rows:
         """Add the pinned variants that the policy names to the candidates of a call. No other policy selects them."""

@@ -86,7 +86,9 @@ def _cuda() -> tuple[Kernel, ...]:
     from .cuda.attention.decode import KERNELS as ATTENTION_DECODE
     from .cuda.attention.decode_append import KERNELS as ATTENTION_DECODE_APPEND
     from .cuda.attention.flash import KERNELS as ATTENTION
+    from .cuda.attention.flash import REFERENCE as ATTENTION_REFERENCE
     from .cuda.attention.flash_backward import KERNELS as ATTENTION_BACKWARD
+    from .cuda.attention.flash_simt import KERNELS as ATTENTION_SIMT
     from .cuda.attention.paged import KERNELS as ATTENTION_PAGED
     from .cuda.collective import KERNELS as COLLECTIVE
     from .cuda.conv.generated import KERNELS as CONV
@@ -95,6 +97,7 @@ def _cuda() -> tuple[Kernel, ...]:
     from .cuda.matmul.experts import KERNELS as MATMUL_EXPERTS
     from .cuda.matmul.gemv import KERNELS as MATMUL_GEMV
     from .cuda.matmul.generated import KERNELS as MATMUL
+    from .cuda.matmul.quantized import KERNELS as MATMUL_QUANTIZED
     from .cuda.movement.families import KERNELS as MOVEMENT
     from .cuda.norm import KERNELS as NORM
     from .cuda.peer_reduce import KERNELS as PEER_REDUCE
@@ -116,8 +119,11 @@ def _cuda() -> tuple[Kernel, ...]:
         *ATTENTION_DECODE_APPEND,
         *MATMUL_GEMV,
         *MATMUL,
+        *MATMUL_QUANTIZED,
         *MATMUL_EXPERTS,
         *ATTENTION,
+        *ATTENTION_SIMT,
+        *ATTENTION_REFERENCE,
         *ATTENTION_BACKWARD,
         *ATTENTION_PAGED,
         *ATTENTION_CUDNN,

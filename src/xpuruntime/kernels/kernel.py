@@ -228,6 +228,10 @@ class Kernel(ABC):
         """Return whether this kernel precedes those before it in the catalogue, because it is the fastest for this call."""
         return False
 
+    def batch_invariant_form(self) -> Kernel:
+        """Return the kernel to use where a policy demands ``batch_invariant``: this one, or one of the same name that calls no library."""
+        return self
+
     def pinned(self, name: str, values: Mapping[str, int]) -> Kernel | None:
         """Return the kernel with a library's algorithm fixed by a policy (``policies.pins``); None if it has no algorithms to choose from."""
         return None

@@ -54,7 +54,7 @@ KERNELS: Mapping[str, tuple[str, ...]] = MappingProxyType(
             *_WITH_NAIVE,
         ),
         "conv": ("cudnn", "deformed", "depthwise", "implicit_gemm", "int8", "onednn", *_WITH_NAIVE),
-        "attention": ("flash", "flash_v2", "flash_decode", "cudnn", "paged", "naive", "ported"),
+        "attention": ("flash", "flash_v2", "flash_simt", "flash_decode", "cudnn", "paged", "naive", "ported"),
         "norm": _WITH_NAIVE,
         "softmax": _USUAL,
         "activation": _USUAL,

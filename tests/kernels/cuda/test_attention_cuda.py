@@ -13,8 +13,10 @@ from support.native import check
 
 from xpuruntime.codegen.cuda.target import cuda_target
 from xpuruntime.ir import GraphBuilder
+from xpuruntime.kernels.cuda.attention import flash_simt
 from xpuruntime.kernels.cuda.attention.decode import FlashDecode, decode_tile_config
 from xpuruntime.kernels.cuda.attention.flash import FlashV2, Naive
+from xpuruntime.kernels.cuda.attention.flash_simt import FlashSimt, SimtTileConfig
 from xpuruntime.kernels.spec.attention import AttentionShape
 from xpuruntime.testing.emulation.cuda_host import cuda_host
 
@@ -77,6 +79,46 @@ def test_many_parts_of_a_task_are_joined_group_by_group(keys: int, dv: int, head
     assert cut.merge_group < cut.splits
 
 
+@pytest.mark.parametrize(("q", "k", "dv", "attrs"), [
+    ((1, 2, 66, 64), (1, 2, 130, 64), 64, {}),
+    ((1, 4, 70, 64), (1, 2, 70, 64), 64, {"causal": True}),
+    ((2, 2, 33, 40), (2, 1, 90, 40), 24, {"causal": True, "causal_offset": 57}),
+    ((1, 1, 70, 20), (1, 1, 90, 20), 20, {"shift": 1}),
+    ((1, 1, 20, 256), (1, 1, 40, 256), 192, {}),
+    ((1, 1, 5, 31), (1, 1, 9, 31), 17, {"scale": -0.3}),
+    ((1, 2, 33, 128), (1, 1, 90, 128), 128, {"softcap": 20.0}),
+    ((0, 2, 33, 32), (0, 2, 9, 32), 32, {}),
+    ((1, 2, 9, 32), (1, 2, 0, 32), 32, {}),
+    ((1, 2, 9, 200), (1, 1, 40, 200), 200, {"dtype": "bfloat16"}),
+])  # fmt: skip
+def test_simt_takes_float32_and_wide_heads(q: Any, k: Any, dv: int, attrs: Any) -> None:
+    run(FlashSimt(), q, k, dv, **{"dtype": "float32"} | attrs)
+
+
+@pytest.mark.parametrize("mask", ["float", "bool"])
+def test_simt_masks(mask: str) -> None:
+    shape = (1, 2, 49, 49)
+    given = array(shape, "float32") if mask == "float" else rng.random(shape) < 0.5
+    if mask == "bool":
+        given[:, :, 3] = False
+    y = run(FlashSimt(), (2, 2, 49, 32), (2, 2, 49, 32), 32, "float32", given)
+    assert np.any(y[:, :, 3]) == (mask == "float")
+
+
+@pytest.mark.parametrize(
+    "config", [*flash_simt._NARROW, *flash_simt._WIDE, SimtTileConfig(8, 64, 2, 16)], ids=str
+)
+def test_simt_tiles(config: SimtTileConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flash_simt, "simt_tile_config", lambda s, target: config)
+    run(FlashSimt(), (1, 1, 70, 48), (1, 1, 75, 48), 36, "float32")
+
+
+def test_simt_spreads_nan_and_infinity_like_the_reference() -> None:
+    q, k, v = (array((1, 1, n, 32), "float32") for n in (20, 33, 33))
+    q[0, 0, 3], k[0, 0, 7, 2], v[0, 0, 5, 1] = np.nan, np.inf, np.inf
+    judge(FlashSimt(), "attention", q, k, v)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
 def test_naive_takes_every_float(dtype: str) -> None:
     run(Naive(), (1, 2, 9, 20), (1, 1, 33, 20), 24, dtype, mask=rng.random((1, 1, 9, 33)) < 0.5)
@@ -101,6 +143,14 @@ def test_what_is_refused_has_a_reason() -> None:
     assert (
         said(FlashDecode(), (1, 8, 9, 32), (1, 1, 9, 32))
         == "at most 64 queries per key head are supported, got 72"
+    )
+    assert (
+        said(FlashSimt(), (1, 1, 4, 260), (1, 1, 4, 260))
+        == "heads of at most 256 elements are supported, got 260"
+    )
+    assert (
+        said(FlashSimt(), (1, 1, 4, 32), (1, 1, 4, 32), "float64")
+        == "sums are in float32, which float64 exceeds"
     )
     assert (
         said(Naive(), (1, 1, 4, 32), (1, 1, 90000, 32), "float32")

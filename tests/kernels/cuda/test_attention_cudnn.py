@@ -159,7 +159,7 @@ def test_it_leads_where_it_was_measured_to_be_faster(call: NodeCall, kernel: str
 def test_heads_that_ours_do_not_take_are_the_library_s_wherever_it_is_here() -> None:
     for call in (at(1, 8, 256, 256, kv_heads=1, causal=True), at(1, 8, 1, 256, keys=100, kv_heads=1)):
         assert first(call, "sm_80", here=True) == first(call, "sm_90", here=True) == CUDNN
-        assert first(call, "sm_90", here=False) == "attention/naive"
+        assert first(call, "sm_90", here=False) == "attention/flash_simt"
 
 
 def test_a_default_is_overruled_by_policy_and_needs_the_library(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ from xpuruntime.errors import BuildError, KernelUnavailable
 from xpuruntime.ir import GraphBuilder
 from xpuruntime.kernels.cuda.attention.flash import FlashV2, Naive
 from xpuruntime.kernels.cuda.attention.flash_backward import FlashV2Backward
+from xpuruntime.kernels.cuda.attention.flash_simt import FlashSimt
 from xpuruntime.kernels.kernel import NodeCall
 from xpuruntime.policies import KernelPolicy, Rule
 from xpuruntime.program.program import Binary
@@ -131,16 +132,17 @@ def test_training_has_the_bits_of_inference(hopper: bool, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_naive_writes_the_log_sum_exp(dtype: str) -> None:
+@pytest.mark.parametrize("kernel", [Naive(), FlashSimt()], ids=lambda k: k.name)
+def test_kernels_on_cuda_cores_write_the_log_sum_exp(kernel: Any, dtype: str) -> None:
     arrays = drawn((1, 2, 9, 20), (1, 1, 33, 20), 24, dtype)
     arrays["mask"] = np.ones((9, 33), bool)
     arrays["mask"][3] = False
-    y, lse = emulated(Naive(), "attention_train", arrays, "cuda:sm_80")
+    y, lse = emulated(kernel, "attention_train", arrays, "cuda:sm_80")
     q, k = (arrays[n].astype(np.float64) for n in "qk")
     scores = np.where(arrays["mask"], q @ k.swapaxes(2, 3) / math.sqrt(20), -np.inf)
     with np.errstate(divide="ignore"):
         assert np.allclose(lse, np.log(np.exp(scores).sum(3)), rtol=1e-5)
-    (plain,) = emulated(Naive(), "attention", arrays, "cuda:sm_80")
+    (plain,) = emulated(kernel, "attention", arrays, "cuda:sm_80")
     assert y.tobytes() == plain.tobytes()
 
 
@@ -196,7 +198,7 @@ def test_texts_compile(level: str, size: int) -> None:
     ("bfloat16", "flash_v2", "attention/flash_v2", {"attention/flash_v2"}),
     ("bfloat16", "naive", "attention/naive", {"matmul"}),
     ("float16", None, "attention/flash_v2", {"attention/flash_v2"}),
-    ("float32", "flash_v2", "attention/naive", {"matmul"}),
+    ("float32", "flash_v2", "attention/flash_simt", {"matmul"}),
 ])  # fmt: skip
 def test_a_policy_chooses_the_kernels_of_a_program(
     dtype: str, words: str | None, forward: str, backward: set[str], monkeypatch: pytest.MonkeyPatch
@@ -236,7 +238,7 @@ def test_a_policy_chooses_the_kernels_of_a_program(
     else:
         assert kernels("attention_backward", "train_backward", forced) == {"attention/flash_v2"}
     assert kernels("attention_train", "train_forward", forced) == {
-        "attention/naive" if dtype == "float32" else "attention/flash_v2"
+        "attention/flash_simt" if dtype == "float32" else "attention/flash_v2"
     }
 
 

@@ -12,8 +12,10 @@ from support.cuda_kernels import call_of, judge, one_node
 from xpuruntime.codegen.cuda.target import CudaTarget, cuda_target
 from xpuruntime.compiler import compile as compile_graph
 from xpuruntime.ir import GraphBuilder
+from xpuruntime.kernels.cuda.conv import generated
 from xpuruntime.kernels.cuda.conv.generated import CudnnConv, ImplicitGemm
 from xpuruntime.kernels.cuda.matmul import libraries
+from xpuruntime.kernels.cuda.matmul.fma import CONFIGS, FmaConfig, FmaTile, fma_config
 from xpuruntime.program.program import Binary
 
 rng = np.random.default_rng(17)
@@ -63,6 +65,38 @@ def test_plain_arithmetic_in_any_layout(dtype: str) -> None:
     run((1, 4, 5, 6), (6, 2, 3, 3), padding=[1, 1, 0, 2], groups=2, dtype=dtype, weights="")
 
 
+@pytest.mark.parametrize("splits", [1, 3])
+@pytest.mark.parametrize("tile", CONFIGS, ids=lambda t: f"{t.rows}x{t.columns}")
+@pytest.mark.sampled(6)
+def test_float32_tiles_and_splits(tile: FmaTile, splits: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generated, "fma_config", lambda *sizes: FmaConfig(tile, splits))
+    run((2, 16, 9, 8), (72, 16, 3, 3), (72,), padding=[1, 1], innermost=True, dtype="float32")
+
+
+def test_float32_of_every_rank_stride_and_group() -> None:
+    given: Any = {"innermost": True, "dtype": "float32"}
+    run((2, 16, 9, 7), (24, 16, 3, 3), stride=[2, 1], padding=[2, 1], dilation=[2, 1], **given)
+    run((1, 3, 12, 11), (20, 3, 5, 3), (20,), stride=[2, 2], padding=[2, 1], **given)
+    run((2, 32, 6, 5), (48, 16, 3, 3), padding=[1, 1], groups=2, **given)
+    run((1, 16, 8, 8), (24, 16, 1, 1), shift=1, **given)
+    run((2, 16, 40), (24, 4, 16), (24,), padding=[8], groups=4, **given)
+    run((1, 8, 5, 6, 4), (24, 8, 3, 3, 3), (24,), padding=[1, 1, 1], **given)
+    run((3, 96, 1, 1), (40, 96, 1, 1), (40,), **given)
+
+
+def test_float32_spreads_nan_and_infinity_like_the_reference() -> None:
+    x, w = array((1, 8, 6, 6), "float32"), array((12, 8, 3, 3), "float32")
+    x[0, 1, 2, 2], x[0, 3, 5, 5], w[4, 2, 1, 1] = np.nan, np.inf, -np.inf
+    how = {"stride": [1, 1], "padding": [1, 1], "dilation": [1, 1]}
+    judge(ImplicitGemm(), "convolution", x, w, weights="1", innermost=True, **how)
+
+
+def test_few_tiles_split_k_and_many_do_not() -> None:
+    target = cuda_target("cuda:sm_90")
+    assert fma_config(98, 512, 13824, 1, target).splits > 1
+    assert fma_config(50176, 192, 48, 1, target).splits == 1
+
+
 def test_epilogue_of_bias_residual_and_activation() -> None:
     given = {"stride": [1, 1], "padding": [1, 1], "dilation": [1, 1]}
     for act, dtype in (("relu6", "bfloat16"), ("hardswish", "float32")):
@@ -106,7 +140,7 @@ def test_cudnn_s_residuals_have_the_strides_of_results(monkeypatch: pytest.Monke
         lambda self, f, parts: Binary(self.name, "cubin", (self.name,), tuple(f), b"none"),
     )
     b = GraphBuilder("residual")
-    x, w = b.input("x", "float32[2, 16, 8, 8]"), b.weight("w", "float32[16, 16, 1, 1]")
+    x, w = b.input("x", "bfloat16[2, 16, 8, 8]"), b.weight("w", "bfloat16[16, 16, 1, 1]")
     conv = {"stride": [1, 1], "padding": [0, 0], "dilation": [1, 1]}
     shortcut = b.call("convolution", x, w, None, **conv)
     left = b.call("relu", b.call("add", b.call("convolution", b.call("relu", x), w, None, **conv), shortcut))
@@ -116,7 +150,7 @@ def test_cudnn_s_residuals_have_the_strides_of_results(monkeypatch: pytest.Monke
         b.call(
             "convolution",
             b.call("cat", right, left, dim=1),
-            b.weight("v", "float32[8, 32, 1, 1]"),
+            b.weight("v", "bfloat16[8, 32, 1, 1]"),
             None,
             **conv,
         ),

@@ -17,6 +17,7 @@ from xpuruntime.errors import BuildError
 from xpuruntime.ir import GraphBuilder
 from xpuruntime.kernels.cuda.attention.decode import FlashDecode
 from xpuruntime.kernels.cuda.attention.flash import FlashV2, Naive
+from xpuruntime.kernels.cuda.attention.flash_simt import FlashSimt
 from xpuruntime.kernels.cuda.conv.depthwise import Depthwise
 from xpuruntime.kernels.cuda.conv.generated import ImplicitGemm
 from xpuruntime.kernels.cuda.matmul.experts import ExpertGemm, ExpertGemv
@@ -45,6 +46,10 @@ CALLS: tuple[tuple[Any, str, tuple[Any, ...], dict[str, Any]], ...] = (
     (ExpertGemm(), "expert_linear", (empty((99, 2, 37), "float32"), empty((3, 65, 37), "float32"), empty((99, 2), "int32")), {"act": "gelu"}),
     (FlashV2(), "attention", (empty((1, 32, 1024, 128)),) * 3, {"causal": True}),
     (FlashV2(), "attention", (*(empty((1, 2, 64, 40), "float16"),) * 3, empty((64, 64), "bool")), {"softcap": 5.0}),
+    (FlashSimt(), "attention", (empty((16, 12, 197, 64), "float32"),) * 3, {}),
+    (FlashSimt(), "attention", (*(empty((1, 2, 64, 256), "float32"),) * 3, empty((64, 64), "float32")), {"causal": True}),
+    (Generated(), "fused_linear", (empty((4096, 64), "float32"), empty((256, 64), "float32"), empty((256,), "float32")), {"act": "gelu"}),
+    (ImplicitGemm(), "fused_convolution", (empty((1, 64, 7, 7), "float32"), empty((64, 64, 3, 3), "float32"), empty((64,), "float32")), CONV | {"act": "silu"}),
     (FlashDecode(), "attention", (empty((1, 12, 1, 128)), *(empty((1, 2, 999, 128)),) * 2), {}),
     (Naive(), "attention", (empty((1, 2, 9, 40), "float64"),) * 3, {}),
     (ImplicitGemm(), "fused_convolution", (empty((2, 64, 9, 9)), empty((64, 64, 3, 3)), empty((64,))), CONV | {"act": "relu6"}),

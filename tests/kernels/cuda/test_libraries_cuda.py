@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import ml_dtypes
@@ -13,6 +14,7 @@ from xpuruntime.codegen.cuda.target import cuda_target
 from xpuruntime.kernels.cuda.matmul import libraries
 from xpuruntime.kernels.cuda.matmul.libraries import Cublas, CublasLt
 from xpuruntime.kernels.kernel import LoweredCall
+from xpuruntime.testing.emulation.launches import EmulatedKernels, unset_array
 
 TARGET = cuda_target("cuda:sm_90")
 
@@ -74,6 +76,33 @@ def test_what_a_library_has_no_epilogue_for_is_a_second_stage_over_wide_sums(ker
     assert "bias" not in first.options
     assert (second.library, second.args) == ("", ("temp0", "in2", "out0"))
     assert made.temps == (5 * 40 * 4,)
+
+
+@pytest.mark.parametrize(("columns", "dtype"), [(40, "bfloat16"), (40, "float32"), (37, "float16")])
+@pytest.mark.parametrize("shift", [0, 1])
+def test_the_second_stage_computes_the_epilogue(columns: int, dtype: str, shift: int) -> None:
+    stage = lowered(
+        CublasLt(), "fused_linear", (5, 24), (columns, 24), (columns,), None, dtype=dtype, act="gelu"
+    ).stages[1]
+    kind = getattr(ml_dtypes, dtype, dtype)
+    sums = np.random.default_rng(3).standard_normal((5, columns)).astype(np.float32)
+    sums[1, 2], sums[2, 3] = np.nan, np.inf
+    bias, y = np.linspace(-1, 1, columns).astype(kind), unset_array((5, columns), kind, shift)
+    EmulatedKernels({"finish": stage.source}, stage.parts).launch(
+        "finish",
+        {"temp0": sums, "in2": bias, "out0": y},
+        blocks=int(np.prod(stage.options["grid"])),
+        late=("temp0", "in2"),
+    )
+    x = sums + bias.astype(np.float32)
+    erf = np.vectorize(math.erf)
+    want = (x * 0.5 * (1 + erf(x / math.sqrt(2)))).astype(kind)
+    np.testing.assert_allclose(
+        y.astype(np.float32),
+        want.astype(np.float32),
+        rtol=1e-2 if dtype != "float32" else 1e-5,
+        atol=1e-3 if dtype != "float32" else 1e-6,
+    )
 
 
 def test_plain_products_need_no_second_stage() -> None:

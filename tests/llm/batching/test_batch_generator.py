@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.device_under_test import named
+from support.device_under_test import device_name
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -20,14 +20,7 @@ from xpuruntime.llm import Generator, open_checkpoint
 from xpuruntime.llm.batching.generate import BatchGenerator
 from xpuruntime.testing.conformance.seeded.decoders import FAMILIES, prompt, reference
 
-
-def place() -> str:
-    """Return the device of these tests: the processor, or the one named for native tests."""
-    device = named()
-    return device.device if device is not None and isinstance(device.device, str) else "cpu"
-
-
-DEVICE = place()
+DEVICE = device_name()
 INVARIANT = {"version": 1, "kernel": {"batch_invariant": True}}
 SIZES: dict[str, Any] = {
     "texts": 4,
@@ -467,7 +460,6 @@ def test_a_second_start_compiles_nothing(model: Any, tmp_path: Path) -> None:
         assert not any(o.from_store for o in other.programs.opened.values())
 
 
-@pytest.mark.skipif(DEVICE != "cpu", reason="CUDA has no kernels for weights of fewer bits yet")
 @pytest.mark.parametrize("weights", ["int8", "int4"])
 def test_weights_of_fewer_bits_keep_the_bits_of_answers(weights: str) -> None:
     model = reference("llama", tie_word_embeddings=False, hidden_size=192, intermediate_size=256)

@@ -1,6 +1,6 @@
 """open_checkpoint: a language model as config, arrays by name, and tokenizer. Arrays are mapped or shared, never copied.
 
-open_checkpoint("Qwen2.5-0.5B")            # a folder: config.json, safetensors (one file or shards), tokenizer.json
+open_checkpoint("Qwen2.5-0.5B")            # a folder: config.json, safetensors (one file or shards), tokenizer.json; GPTQ and AWQ are unpacked on access
 open_checkpoint("model.gguf")              # weights are dequantized on access
 open_checkpoint(transformers_model)        # shares the model's memory
 """
@@ -23,6 +23,7 @@ from ..families.family import DecoderFamily
 from .config import DecoderConfig, read_stops
 from .data import Checkpoint
 from .gguf_file import open_gguf
+from .packed_layers import PackedArrays, packed_format
 from .positions import sinusoidal_positions
 from .text import open_text
 
@@ -63,18 +64,26 @@ def open_checkpoint(source: Any) -> Checkpoint:
 
 def read_config(path: Path) -> DecoderConfig:
     """Read a ``config.json``. Raises ModelError."""
-    return DecoderConfig.from_json(_json(path))
+    facts = _json(path)
+    packed_format(facts, f"language model {path.parent}")
+    return DecoderConfig.from_json(_plain(facts))
+
+
+def _plain(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a config without the words about packed weights, which ``packed_format`` has read."""
+    return {n: v for n, v in facts.items() if n != "quantization_config"}
 
 
 def _from_folder(folder: Path) -> Checkpoint:
-    config = read_config(folder / "config.json")
+    facts, who = _json(folder / "config.json"), f"language model {folder}"
+    form = packed_format(facts, who)
+    config = DecoderConfig.from_json(_plain(facts))
     generation: dict[str, Any] = {}
     if (folder / "generation_config.json").is_file():
         generation = _json(folder / "generation_config.json")
         config = replace(config, stops=tuple(dict.fromkeys((*config.stops, *_stops(generation)))))
     elif config.encoder is not None:  # older folders have these words in their config
-        data = _json(folder / "config.json")
-        generation = {w: data[w] for w in _GENERATION if w in data}
+        generation = {w: facts[w] for w in _GENERATION if w in facts}
     if (folder / _INDEX).is_file():
         shards = _json(folder / _INDEX).get("weight_map")
         if not isinstance(shards, dict):
@@ -89,18 +98,21 @@ def _from_folder(folder: Path) -> Checkpoint:
             got=f"neither {_WHOLE} nor {_INDEX}",
             do="Save the model with safetensors.",
         )
-    arrays: dict[str, Array] = {}
+    stored: dict[str, Array] = {}
     for file in sorted(set(files.values())):
         if Path(file).name != file:
             raise ModelError(f"language model {folder}", "names a file outside its folder", got=file)
-        arrays |= read_safetensors(folder / file)
+        stored |= read_safetensors(folder / file)
+    arrays: Mapping[str, Array] = stored if form is None else PackedArrays(stored, form, config.shapes(), who)
     embed = f"{config.end('embed')}.weight"
     if embed not in arrays and embed.removeprefix(config.base) in arrays:
         config = replace(config, base="")  # the checkpoint of a model without its output layer
     config = with_shared(with_experts(config, arrays), arrays)
-    arrays |= computed_positions(config, arrays)
+    specs = _specs(stored) if not isinstance(arrays, PackedArrays) else arrays.specs
+    if positions := computed_positions(config, arrays):
+        arrays, specs = {**arrays, **positions}, specs | _specs(positions)
     checkpoint = Checkpoint(
-        folder.resolve().name, config, arrays, _specs(arrays), files, folder, open_text(folder), generation,
+        folder.resolve().name, config, arrays, specs, {n: f for n, f in files.items() if n in specs}, folder, open_text(folder), generation,
         tuple(folder / file for file in sorted(set(files.values()))),
     )  # fmt: skip
     return checked(checkpoint)

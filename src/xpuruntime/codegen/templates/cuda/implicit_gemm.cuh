@@ -1,4 +1,4 @@
-// needs: gemm simt
+// needs: gemm simt fma_gemm
 // implicit_gemm.cuh: convolution as an implicit matrix product: row r is an output pixel, k a filter tap and a channel with channels innermost.
 // The im2col matrix is never stored: its rows are gathered while tiles are loaded.
 //
@@ -52,7 +52,28 @@ struct Pixels {
     }
 };
 
-// The A operand for FMA kernels.
+// The A operand for fma_gemm. ALIGNED: channels are contiguous, in multiples of four at 16-byte addresses.
+template <class S, bool ALIGNED>
+struct FloatPixels {
+    const float *x;
+    typedef Corner Row;
+    __device__ __forceinline__ Row row(int r) const { return corner<S>(r); }
+    __device__ __forceinline__ void fetch(const Row &r, int k, float *to) const {
+        long long offset;
+        if constexpr (ALIGNED) {
+            const bool there = find<S>(r, k, offset);
+            tensor::cp_async_16(tensor::smem_addr(to), there ? x + offset : x, there);
+        } else {
+#pragma unroll
+            for (int e = 0; e < 4; ++e) {
+                const bool there = find<S>(r, k + e, offset);
+                tensor::cp_async_4(tensor::smem_addr(to + e), there ? x + offset : x, there);
+            }
+        }
+    }
+};
+
+// The A operand for simt.
 template <class S, class C, class T>
 struct Window {
     const T *x;

@@ -32,6 +32,13 @@ struct F16 {
     }
 };
 
+// x & mask | bits, in one instruction also where both are constants.
+__device__ __forceinline__ u32 and_or(u32 x, u32 mask, u32 bits) {
+    u32 y;
+    asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(y) : "r"(x), "r"(mask), "r"(bits));
+    return y;
+}
+
 // The 32-bit shared-space address that the instructions below take.
 __device__ __forceinline__ u32 smem_addr(const void *shared) { return (u32)__cvta_generic_to_shared(shared); }
 
@@ -39,6 +46,11 @@ __device__ __forceinline__ u32 smem_addr(const void *shared) { return (u32)__cvt
 __device__ __forceinline__ void cp_async_16(u32 to, const void *from, bool there) {
     const int bytes = there ? 16 : 0;
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+}
+// The same for 4 bytes.
+__device__ __forceinline__ void cp_async_4(u32 to, const void *from, bool there) {
+    const int bytes = there ? 4 : 0;
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
 __device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 // Wait until at most the `pending` most recent groups of this thread's copies are outstanding.

@@ -2,8 +2,8 @@
 
 implicit_gemm is a GEMM of pixels by filters with k = taps * channels. It gathers the input window while it loads a tile, so no im2col
 matrix is stored. 16-bit floats with contiguous channels (NHWC) run on tensor cores with the tiles of ``matmul/generated``; everything else
-runs on CUDA cores. Constant filters are packed at load as [filter, tap, channel]. ``conv/depthwise`` is preferred to both where each channel
-has its own filter.
+runs on CUDA cores. Constant filters are packed at load as [filter, tap, channel]. In float32 it precedes cuDNN, whose engines without TF32 and
+Winograd are slower for channels-last data. ``conv/depthwise`` is preferred to both where each channel has its own filter.
 """
 
 from __future__ import annotations
@@ -25,16 +25,19 @@ from ...spec.conv import FLOATS, OPS, act_of, stem_of, strides_of_weight, suppor
 from ...spec.conv_shape import ConvShape
 from ..heavy import MAX_BLOCKS_YZ, TAGS, about, bytes_of, c_bool, constants, in_chunks, shared_limit
 from ..launch import LaunchConfig, cuda_stage
+from ..matmul.fma import FmaConfig, fma_config, fma_lowered, fma_numbers, split_arguments
 from ..matmul.generated import Tile, tile_for
 from ..matmul.libraries import absent
 from ..matmul.text import parts_of
 from .depthwise import Depthwise
 from .text import arguments_of, finish_text, window_text
 
-__all__ = ["KERNELS", "CudnnConv", "ImplicitGemm", "tensor_stage"]
+__all__ = ["KERNELS", "CudnnConv", "ImplicitGemm", "fma_call", "tensor_stage"]
 
 _CLIPPED = frozenset(["relu", "relu6", "leaky_relu"])
 """Activations that clamp; see ``CudnnConv.supports``."""
+_MIN_FILTERS = 4
+"""Minimum filters of a group with which a tile of 16 filters pays."""
 _IMAGE_CHANNELS = 4
 """Maximum channels of an image: its first layer has no other fast kernel."""
 _CUDNN_ACTS = ("none", "relu", "relu6", "leaky_relu", "tanh", "sigmoid", "gelu", "silu", "gelu_tanh")
@@ -76,6 +79,12 @@ class ImplicitGemm(Kernel):
             return Support.no(Reason.SHAPE_UNSUPPORTED, "constant filters must be dense")
         return answer
 
+    def leads(self, call: NodeCall, target: CodegenTarget) -> bool:
+        """Return whether it is faster than cuDNN: in float32, unless a group has few filters (``benchmarks/cuda/conv_float32.py``)."""
+        s = ConvShape.of(call)
+        is_float32 = call.outputs[0].dtype is DType.FLOAT32 and call.tensor(1).is_weight
+        return is_float32 and (s.groups == 1 or s.filters >= _MIN_FILTERS)
+
     def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
         """Lower the call to one stage; the grid's z dimension is the group."""
         s = ConvShape.of(call)
@@ -85,6 +94,8 @@ class ImplicitGemm(Kernel):
         constant, k = call.tensor(1).is_weight, s.taps * s.channels
         packed_k = math.ceil(k / 8) * 8
         weights = {1: _packed(s, call.tensor(1).spec, packed_k)} if constant else {}
+        if constant and dtype is DType.FLOAT32 and s.channels:
+            return replace(fma_call(call, s, packed_k, target), weights=weights)
         tensor_cores = constant and dtype in TAGS and s.channels and s.x[1] == 1 and s.y[1] == 1
         stage = (
             tensor_stage(call, s, packed_k, target)
@@ -141,6 +152,49 @@ def tensor_stage(
         before=before, parts=parts_of(act_of(call), "implicit_gemm"), flops=s.flops(2),
         bytes=bytes_of([*(o.spec for o in call.tensors), call.outputs[0]]),
     )  # fmt: skip
+
+
+def fma_call(
+    call: NodeCall, s: ConvShape, packed_k: int, target: CodegenTarget, config: FmaConfig | None = None
+) -> LoweredCall:
+    """Return a convolution of float32 with constant filters. ``packed_k``: elements of a packed filter."""
+    c = fma_config(s.pixels, s.filters, s.taps * s.channels, s.groups, target) if config is None else config
+    arguments = arguments_of(call)
+    aligned = s.x[1] == 1 and in_chunks(DType.FLOAT32, s.channels, s.x[0], *s.x[2:])
+    numbers = fma_numbers(c, s.pixels, s.filters, s.taps * s.channels)
+    names = ", ".join(a.name for a in arguments[2:])
+    split = split_arguments(c)
+    before = [
+        *window_text(s), "struct KERNEL_sizes {", constants("int", numbers), "};", *finish_text(call, s, arguments, "float"),
+    ]  # fmt: skip
+
+    def run(fast: bool) -> str:
+        pixels = f"conv::FloatPixels<KERNEL_shape, {c_bool(fast)}>{{pixels}}"
+        lines = f"fma_gemm::Lines<{s.filters}, {packed_k}, {c_bool(fast)}>{{weights, {packed_k}}}"
+        memory = "parts, counters" if split else "nullptr, nullptr"
+        return f"fma_gemm::run<KERNEL_sizes>({pixels}, {lines}, {memory}, finish);"
+
+    group = "(int64_t)blockIdx.z * "
+    body = [
+        f"const float *pixels = x + {group}{s.channels * s.x[1]};",
+        f"const float *weights = filters + {group}{s.filters * packed_k};",
+        f"const KERNEL_finish finish = {{{names}}};",
+        f"if (((uint64_t)x | (uint64_t)filters) % 16 == 0) {run(True)}" if aligned else run(False),
+        *([f"else {run(False)}"] if aligned else []),
+    ]
+    t = c.tile
+    launch = LaunchConfig(
+        (t.blocks(s.pixels, s.filters), c.splits, s.groups),
+        (t.threads, 1, 1),
+        t.shared,
+        min_blocks_per_sm=t.blocks_per_sm(shared_limit(target)),
+    )
+    stage = cuda_stage(
+        stem_of("conv", s), about(call, f"FMA, {t.rows} pixels x {t.columns} filters a block, {c.splits} splits"), [*arguments, *split], body,
+        launch, before=before, parts=parts_of(act_of(call), "implicit_gemm"), flops=s.flops(2),
+        bytes=bytes_of([*(o.spec for o in call.tensors), call.outputs[0]]),
+    )  # fmt: skip
+    return fma_lowered(c, stage, s.pixels, s.filters, s.groups)
 
 
 def _plain_stage(call: NodeCall, s: ConvShape, packed_k: int) -> Stage:

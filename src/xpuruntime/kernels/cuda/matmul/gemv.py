@@ -33,8 +33,10 @@ __all__ = [
     "GemvProblem",
     "GemvTileConfig",
     "NormLinear",
+    "gemv_finish",
     "gemv_stage",
     "gemv_tile_config",
+    "problem_of_layer",
 ]
 
 ROWS = 4
@@ -242,7 +244,8 @@ def _of_product(call: NodeCall) -> GemvProblem:
     )  # fmt: skip
 
 
-def _of_layer(call: NodeCall) -> GemvProblem:
+def problem_of_layer(call: NodeCall) -> GemvProblem:
+    """Return the problem of a ``linear``, ``fused_linear`` or ``norm_linear`` node with dense operands."""
     layer = LinearLayer.of(call)
     n, gated = layer.n, layer.halves == 2
     extras = {name: argument(call.tensor(at).spec, f"in{at}", name) for name, at in layer.operands}
@@ -265,7 +268,7 @@ def _of_layer(call: NodeCall) -> GemvProblem:
 
 def gemv_stage(call: NodeCall, config: GemvTileConfig, problem: GemvProblem | None = None) -> Stage:
     """Return the stage of a config. ``problem``: what the node computes, if it is neither a ``norm_linear`` nor a plain product."""
-    s = problem or (_of_layer(call) if call.op == "norm_linear" else _of_product(call))
+    s = problem or (problem_of_layer(call) if call.op == "norm_linear" else _of_product(call))
     constant_weight = s.constant_weight and (s.scale is None or call.tensor(4).is_weight)
     numbers: Mapping[str, object] = {
         "m": s.m, "n": s.n, "k": s.k, "x_row": s.x_row, "w_row": s.w_row, "COLUMNS": config.columns, "SPLIT": config.split,
@@ -283,7 +286,7 @@ def gemv_stage(call: NodeCall, config: GemvTileConfig, problem: GemvProblem | No
         constants("bool", {name: c_bool(v) for name, v in flags.items()}),
         f"    static __device__ __forceinline__ {s.sums} eps() {{ return ({s.sums}){s.eps!r}; }}", "};",
         *(["struct KERNEL_unaligned : KERNEL_gemv { static constexpr bool ALIGNED = false; };"] if s.aligned else []),
-        *_finish_text(s),
+        *gemv_finish(s),
     ]  # fmt: skip
     scale = "(const KERNEL_gemv::S *)nullptr" if s.scale is None else s.scale.name
     operands = [a.name for a, *_ in dict.fromkeys(s.terms)] if s.terms else []
@@ -312,7 +315,7 @@ def gemv_stage(call: NodeCall, config: GemvTileConfig, problem: GemvProblem | No
     )  # fmt: skip
 
 
-def _finish_text(s: GemvProblem) -> list[str]:
+def gemv_finish(s: GemvProblem) -> list[str]:
     """Return the epilogue ``KERNEL_finish``: it loads terms before the sum is complete, then computes and stores the result."""
     head, kind = "    __device__ __forceinline__", s.sums
     y = s.arguments[-1]

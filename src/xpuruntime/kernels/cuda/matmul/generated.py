@@ -1,8 +1,9 @@
 """Matrix products on CUDA: ``matmul/generated``, our own GEMM. ``libraries`` has cuBLAS and cuBLASLt.
 
 16-bit floats run on tensor cores (``templates/cuda/gemm.cuh``): a block computes one output tile, its warps one part of that each. Tiles
-of 64 k pass through several stages of shared memory, filled by asynchronous copies. Other dtypes and strides run on CUDA cores with
-register blocking (``templates/cuda/simt.cuh``): each thread has 4x4 or 8x8 results. Bias, residual and activation are the epilogue.
+of 64 k pass through several stages of shared memory, filled by asynchronous copies. float32 with contiguous k runs on CUDA cores in the same
+way (``fma.py``). Other dtypes and strides have register blocking alone (``templates/cuda/simt.cuh``): each thread has 4x4 or 8x8 results.
+Bias, residual and activation are the epilogue.
 Large products are compute-bound; those of few rows run better on ``gemv``.
 """
 
@@ -22,6 +23,7 @@ from ...spec.matmul import OPS, product_of
 from ...spec.product import Product
 from ..heavy import TAGS, about, bytes_of, c_bool, constants, multiprocessors, shared_limit
 from ..launch import LaunchConfig, cuda_stage
+from .fma import FmaConfig, fma_config, fma_lowered, fma_numbers, split_arguments
 from .libraries import Cublas, CublasLt
 from .text import Matrices, arguments_of, calls_by_alignment, finish_text, matrices_of, parts_of, supported
 
@@ -81,6 +83,10 @@ def tile_for(m: int, n: int, batches: int, target: CodegenTarget) -> Tile:
     )
 
 
+_MAX_K, _MIN_RESULTS = 128, 1 << 20
+"""Sizes of products in float32 that are bound by their results rather than by FMAs."""
+
+
 class Generated(Kernel):
     """Our own GEMM."""
 
@@ -91,14 +97,25 @@ class Generated(Kernel):
         """Return yes for every dtype and any strides of the operands."""
         return supported(call)
 
+    def leads(self, call: NodeCall, target: CodegenTarget) -> bool:
+        """Return whether it is faster than cuBLASLt: in float32 with few k and an activation, whose results are the most traffic."""
+        p = product_of(call).flat()
+        if call.outputs[0].dtype is not DType.FLOAT32 or p.act == "none" or not 0 < p.k <= _MAX_K:
+            return False
+        sides = matrices_of(p, DType.FLOAT32)
+        return p.m * p.n >= _MIN_RESULTS and sides is not None and not sides.b_rows
+
     def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
         """Lower the call to one stage."""
         p = product_of(call).flat()
         if not p.batches * p.m * p.n:
             return LoweredCall(())
         dtype = call.outputs[0].dtype
-        sides = matrices_of(p, dtype) if dtype in TAGS else None
-        stage = simt_stage(call, p) if sides is None else tensor_stage(call, p, sides, target)
+        sides = matrices_of(p, dtype) if dtype in TAGS or dtype is DType.FLOAT32 else None
+        if sides is not None and dtype is DType.FLOAT32 and not sides.b_rows and p.k:
+            return fma_call(call, p, sides, target)
+        tensor_cores = sides is not None and dtype in TAGS
+        stage = tensor_stage(call, p, sides, target) if tensor_cores and sides else simt_stage(call, p)
         return LoweredCall((stage,), accumulates="float64" if dtype is DType.FLOAT64 else "float32")
 
 
@@ -149,6 +166,49 @@ def tensor_stage(
         before=[*structs, *finish_text(p, arguments, "float")], parts=parts_of(p.act, "gemm"),
         flops=2 * p.batches * p.m * p.n * p.k, bytes=bytes_of([*(o.spec for o in call.tensors), call.outputs[0]]),
     )  # fmt: skip
+
+
+def fma_call(
+    call: NodeCall, p: Product, sides: Matrices, target: CodegenTarget, config: FmaConfig | None = None
+) -> LoweredCall:
+    """Return a product of float32 whose operands have contiguous k. Operands that are not 16-byte aligned use narrower copies."""
+    c = fma_config(p.m, p.n, p.k, p.batches, target) if config is None else config
+    arguments, split = arguments_of(call, p), split_arguments(c)
+    lead = len(p.batch)
+    batch = "(int64_t)blockIdx.z"
+
+    def run(fast: bool) -> str:
+        sides_text = ", ".join(
+            f"fma_gemm::Lines<{limit}, {p.k}, {c_bool(fast)}>{{{side}, {line}}}"
+            for limit, side, line in ((p.m, "left", sides.a_row), (p.n, "right", sides.b_line))
+        )
+        memory = "parts, counters" if split else "nullptr, nullptr"
+        return f"fma_gemm::run<KERNEL_sizes>({sides_text}, {memory}, finish);"
+
+    fast = sides.a_aligned and sides.b_aligned
+    body = [
+        f"const float *left = a + {offset_text(batch, p.batch, p.a_strides[:lead])};",
+        f"const float *right = b + {offset_text(batch, p.batch, p.b_strides[:lead])};",
+        f"const KERNEL_finish finish = {{{', '.join(a.name for a in arguments[2:])}}};",
+        *([f"if (((uint64_t)a | (uint64_t)b) % 16 == 0) {run(True)}", "else"] if fast else []),
+        run(False),
+    ]
+    before = [
+        "struct KERNEL_sizes {", constants("int", fma_numbers(c, p.m, p.n, p.k)), "};", *finish_text(p, arguments, "float"),
+    ]  # fmt: skip
+    t = c.tile
+    launch = LaunchConfig(
+        (t.blocks(p.m, p.n), c.splits, p.batches),
+        (t.threads, 1, 1),
+        t.shared,
+        min_blocks_per_sm=t.blocks_per_sm(shared_limit(target)),
+    )
+    stage = cuda_stage(
+        f"matmul_{p.m}x{p.n}x{p.k}", about(call, f"FMA, {t.rows}x{t.columns} a block, {c.splits} splits"), [*arguments, *split], body, launch,
+        before=before, parts=parts_of(p.act, "fma_gemm"), flops=2 * p.batches * p.m * p.n * p.k,
+        bytes=bytes_of([*(o.spec for o in call.tensors), call.outputs[0]]),
+    )  # fmt: skip
+    return fma_lowered(c, stage, p.m, p.n, p.batches)
 
 
 def simt_stage(call: NodeCall, p: Product) -> Stage:

@@ -23,7 +23,7 @@ from ...spec.matmul import OPS, WIDE, product_of
 from ...spec.product import Product, Term, even_stride
 from ..heavy import about, bytes_of
 from ..launch import Argument, LaunchConfig, blocks_for, cuda_stage
-from .text import arguments_of, finish_text, parts_of, supported
+from .text import arguments_of, element_offset_text, finish_text, parts_of, supported
 
 __all__ = ["Cublas", "CublasLt", "installed"]
 
@@ -36,6 +36,8 @@ _SYSTEM = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib6
 _DTYPES = (DType.FLOAT32, DType.FLOAT64, DType.BFLOAT16, DType.FLOAT16)
 _THREADS = 256
 """Threads of a block of the epilogue stage."""
+_COLUMNS = 4
+"""Columns of a thread of the epilogue stage, if the result is stored in multiples of that many."""
 
 
 @functools.cache
@@ -245,18 +247,31 @@ def _lower(
 
 
 def _finish(call: NodeCall, p: Product, sums: str) -> Stage:
-    """Return the epilogue stage from sums to results: factor, terms, activation, one rounding."""
+    """Return the epilogue stage from sums to results: factor, terms, activation, one rounding. A thread has adjacent columns of a row."""
     arguments = [Argument("temp0", "sums", sums), *arguments_of(call, p)[2:]]
-    count = p.m * p.n
+    count, y = p.m * p.n, arguments[-1]
+    wide = 1 if sums == "double" or any(size % _COLUMNS for size in (p.n, *p.y_strides[:-1])) else _COLUMNS
+    wide = wide if p.y_strides[-1] == 1 else 1
+    threads = count // wide
     body = [
-        f"const int64_t i = (int64_t)blockIdx.x * {_THREADS} + threadIdx.x;",
+        f"const int64_t i = ((int64_t)blockIdx.x * {_THREADS} + threadIdx.x) * {wide};",
         f"if (i >= {count}) return;",
         f"const KERNEL_finish finish = {{{', '.join(a.name for a in arguments[1:])}}};",
-        f"finish.write((int)(i / {p.n}), (int)(i % {p.n}), sums[blockIdx.z * {count}ll + i]);",
+        f"const int row = (int)(i / {p.n}), column = (int)(i % {p.n});",
+        f"const auto own = fetch<{wide}>(sums + (blockIdx.z * {count}ll + i), true);",
     ]
+    if wide == 1:
+        body.append("finish.write(row, column, own.at[0]);")
+    else:
+        body += [
+            f"unpacked<{y.ctype}, {wide}> results;",
+            "#pragma unroll",
+            f"for (int e = 0; e < {wide}; ++e) results.at[e] = finish.value(row, column + e, own.at[e]);",
+            f"put<{wide}>(y + ({element_offset_text(p, p.y_strides)}), encoded<{y.ctype}, {wide}>(results), fits<{wide}>(y));",
+        ]
     return cuda_stage(
         f"finish_{p.m}x{p.n}", about(call, "epilogue"), arguments, body,
-        LaunchConfig((blocks_for(count, _THREADS), 1, p.batches), (_THREADS, 1, 1)),
+        LaunchConfig((blocks_for(threads, _THREADS), 1, p.batches), (_THREADS, 1, 1)),
         before=finish_text(p, [arguments[0], arguments[0], *arguments[1:]], sums), parts=parts_of(p.act, "tensor"),
         bytes=p.batches * count * (8 if sums == "double" else 4) + bytes_of([call.outputs[0]]),
     )  # fmt: skip

@@ -63,6 +63,12 @@ static __forceinline__ float __int_as_float(int x) { float y; memcpy(&y, &x, 4);
 static __forceinline__ int __float_as_int(float x) { int y; memcpy(&y, &x, 4); return y; }
 static __forceinline__ float __uint_as_float(unsigned x) { float y; memcpy(&y, &x, 4); return y; }
 static __forceinline__ unsigned __float_as_uint(float x) { unsigned y; memcpy(&y, &x, 4); return y; }
+static __forceinline__ unsigned __byte_perm(unsigned low, unsigned high, unsigned selector) {
+    const uint64_t bytes = (uint64_t)high << 32 | low;
+    unsigned y = 0;
+    for (int i = 0; i < 4; ++i) y |= (unsigned)(bytes >> (selector >> 4 * i & 7) * 8 & 255) << 8 * i;
+    return y;
+}
 template <class T> static __forceinline__ T __ldg(const T *p) { return *p; }
 template <class T> static __forceinline__ T __ldcg(const T *p) { return *p; }
 static __forceinline__ void __threadfence() {}

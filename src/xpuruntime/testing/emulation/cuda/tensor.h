@@ -23,22 +23,26 @@ struct F16 {
 
 #define MASKED_SCORE (-__builtin_inff())
 
+static __forceinline__ u32 and_or(u32 x, u32 mask, u32 bits) { return (x & mask) | bits; }
+
 EMULATOR u32 smem_addr(const void *shared) { return (u32)((const unsigned char *)shared - host::dynamic_memory()); }
 
-EMULATOR void cp_async_16(u32 to, const void *from, bool there) {
+EMULATOR void cp_async(u32 to, const void *from, bool there, u32 bytes) {
     using namespace host;
-    if (there) aligned(from, 16, false);
-    Cell *const cells = dynamic_cells(to, 16);
-    touch(cells, 16, true);
-    for (int i = 0; i < 16; ++i) cells[i].writer = UNDER_WAY;
+    if (there) aligned(from, bytes, false);
+    Cell *const cells = dynamic_cells(to, bytes);
+    touch(cells, bytes, true);
+    for (u32 i = 0; i < bytes; ++i) cells[i].writer = UNDER_WAY;
     if (!copies.free && copies.used == MAX_COPIES) FAULT("more than %u copies are under way", MAX_COPIES - 1);
     const uint32_t at = copies.free ? copies.free : copies.used++;
     if (copies.free) copies.free = copies.at[at].next;
-    copies.at[at] = {to, machine.thread->copy_groups, 0, there, from};
+    copies.at[at] = {to, machine.thread->copy_groups, 0, bytes, there, from};
     if (machine.thread->first_copy) copies.at[machine.thread->last_copy].next = at;
     else machine.thread->first_copy = at;
     machine.thread->last_copy = at;
 }
+static __forceinline__ void cp_async_16(u32 to, const void *from, bool there) { cp_async(to, from, there, 16); }
+static __forceinline__ void cp_async_4(u32 to, const void *from, bool there) { cp_async(to, from, there, 4); }
 EMULATOR void cp_async_commit() { ++host::machine.thread->copy_groups; }
 EMULATOR void cp_async_land(u32 pending) {
     using namespace host;
@@ -46,10 +50,10 @@ EMULATOR void cp_async_land(u32 pending) {
     for (uint32_t at = t.first_copy; at && copies.at[at].group + pending < t.copy_groups; at = t.first_copy) {
         const Copy c = copies.at[at];
         unsigned char *const to = dynamic_memory() + c.to;
-        if (c.reads) memcpy(to, c.from, 16);
-        else memset(to, 0, 16);
+        if (c.reads) memcpy(to, c.from, c.bytes);
+        else memset(to, 0, c.bytes);
         Cell *const cells = shared.cells + t.rank * shared.apart + c.to;
-        for (int i = 0; i < 16; ++i) cells[i].writer = (uint16_t)machine.current, cells[i].written = machine.tick;
+        for (u32 i = 0; i < c.bytes; ++i) cells[i].writer = (uint16_t)machine.current, cells[i].written = machine.tick;
         t.first_copy = c.next;
         copies.at[at].next = copies.free, copies.free = at;
     }

@@ -10,7 +10,7 @@ constexpr unsigned MAX_THREADS = 4096, MAX_CLUSTER = 8, MAX_GROUPS = 8;  // a cl
 constexpr size_t STACK = 128 << 10, SHARED_SPACE = MAX_CLUSTER * (232 << 10);
 
 struct Copy {  // cp.async
-    uint32_t to, group, next;
+    uint32_t to, group, next, bytes;
     bool reads;
     const void *from;
 };
