@@ -111,6 +111,8 @@ STEPS: tuple[Step, ...] = (
     Step("training", 0, PYTHON, ("benchmarks/cuda/training.py", "gpt2", "--with", "max-autotune"), 590, "cuda_training.json", "GPT-2 small: a training step beside PyTorch's compiler"),
     Step("training-images", 0, PYTHON, ("benchmarks/cuda/training.py", "resnet50"), 590, "cuda_training_images.json", "ResNet-50: a training step beside PyTorch's compiler"),
     Step("third-party", 0, PYTHON, ("benchmarks/cuda/third_party.py",), 400, "cuda_third_party.json", "models of other families: right beside PyTorch, and how fast"),
+    Step("attribution", 0, PYTHON, ("tests/gpu/attribution.py", "--write"), 200, "cuda_attribution.json", "receipts of ResNet-50, BERT and PP-OCR: every node explained, 99% of the time in named kernels"),
+    Step("bisection", 0, PYTHON, ("tests/gpu/bisection.py", "weights", "--write"), 400, "cuda_bisection.json", "bisections of ten networks: the node, the number of runs, memory, and the saved folder"),
     Step("core-python", 0, PYTEST, ("tests/cpp", "tests/runtime", "tests/profiler"), 240, "core_python.json", "the core's Python tests"),
     Step("cpu-tests", 0, SHELL, ("python -m pytest -q -p no:cacheprovider tests/compiler tests/kernels tests/codegen tests/runtime",), 540, check="the native engine's tests on this processor"),
     Step("cpu-kernels", 0, SHELL, ("cd benchmarks && python kernels.py --dtype float32 bfloat16 --threads 1 2 --json " + FILE,), 540, "kernels_xeon.json", "our kernels beside oneDNN on this processor"),

@@ -22,8 +22,9 @@ import xpuruntime as xrt
 from xpuruntime.decisions import Reason
 from xpuruntime.engines import lookup
 from xpuruntime.errors import FormatError, LockError, PolicyError
-from xpuruntime.inference.locks.making import pinned_word
+from xpuruntime.inference.locks.making import _with_kernels, pinned_word
 from xpuruntime.program.lock import Lock, LockedCall, LockedProgram, LockedRegion, plan_digest
+from xpuruntime.program.plan import Plan, PlanNode
 
 onnx = pytest.importorskip("onnx")
 
@@ -299,6 +300,18 @@ def test_another_word_for_a_mismatch_is_an_error(model: Path) -> None:
 )  # fmt: skip
 def test_algorithms_that_libraries_report_are_pinned(kernel: str, implementation: str, word: str) -> None:
     assert pinned_word(kernel, implementation) == word
+
+
+def test_the_digest_covers_the_algorithm_that_a_library_chose():
+    """A session under the lock compiles with the pinned word, so the digest must be of a plan that has it."""
+    nodes = (
+        PlanNode("a", "Conv", "conv", "r0", kernel="conv/cudnn"),
+        PlanNode("b", "Relu", "activation", "r0"),
+    )
+    plan = Plan({"name": "m", "digest": "0"}, {}, (), (), (), nodes)
+    pinned = _with_kernels(plan, {"a": "conv/cudnn[engine=44]", "b": "elementwise/generated"})
+    assert [n.kernel for n in pinned.nodes] == ["conv/cudnn[engine=44]", ""]
+    assert plan_digest(pinned) != plan_digest(plan)
 
 
 # ── files ──

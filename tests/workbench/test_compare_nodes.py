@@ -176,13 +176,14 @@ def test_a_budget_of_nothing_is_refused(tmp_path):
 
 
 MEMORY = """
-import json, resource, sys
+import json, sys
 import numpy as np
 from xpuruntime.workbench.bisect import Side, bisect
 from xpuruntime.workbench.values.side import open_source
 
-def peak():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+def peak():  # ru_maxrss begins with that of the parent
+    with open("/proc/self/status") as file:
+        return int(next(line for line in file if line.startswith("VmHWM")).split()[1]) << 10
 
 a, b = (Side(open_source(f), engine="native", device="cpu", threads=1) for f in sys.argv[1:3])
 feeds = {"x": np.random.default_rng(0).standard_normal((1, 4, 512, 512)).astype(np.float32)}
@@ -213,7 +214,7 @@ def test_bisection_needs_at_most_twice_the_memory_of_a_plain_run(tmp_path):
     facts = json.loads(done.stdout.splitlines()[-1])
     assert facts["value"] == "t5"
     assert facts["runs"] <= facts["bound"]
-    assert facts["search"] <= 2 * facts["plain"]
+    assert 0 < facts["search"] <= 2 * facts["plain"]
 
 
 def test_the_command_shows_and_counts(tmp_path):

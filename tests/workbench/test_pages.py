@@ -36,6 +36,7 @@ from xpuruntime.workbench.values.side import Side, open_source
 
 pytest.importorskip("onnx")
 
+BROWSERS = ("chromium", "google-chrome", "chromium-headless-shell")
 HOSTILE = (
     "</script><script>document.title='owned'</script>",
     "\"'`${1}&lt;<img src=x onerror=alert(1)><!--",
@@ -272,7 +273,7 @@ def test_a_bisection_shows_what_depends_on_the_node(model: Path, tmp_path: Path)
 
 def test_search_sort_and_zoom_in_a_browser(receipt: Receipt, tmp_path: Path) -> None:
     api = pytest.importorskip("playwright.sync_api")
-    browser_path = shutil.which("chromium") or shutil.which("google-chrome")
+    browser_path = next(filter(None, map(shutil.which, BROWSERS)), None)
     if browser_path is None:
         pytest.skip("no Chromium")
     names = [*HOSTILE[:4], *(f"/layers.{k // 8}/MatMul_{k}" for k in range(2000))]

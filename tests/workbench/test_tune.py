@@ -64,6 +64,8 @@ def shape_of(file: Path) -> dict[str, Any]:
     for call in data["calls"].values():
         call["times_us"], call["intervals_us"] = sorted(call["times_us"]), sorted(call["intervals_us"])
     data["runs"] = [(r["shapes"], r["rounds"]) for r in data["runs"]]
+    for row in data.get("engines", []):
+        row["times_us"], row["intervals_us"] = sorted(row["times_us"]), sorted(row["intervals_us"])
     return data
 
 
@@ -92,42 +94,49 @@ KILLED = """
     from xpuruntime.workbench.tune import tune
     from xpuruntime.workbench.session_options import SessionOptions
     model, output, rounds, seed = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
-    options, draw = SessionOptions(device="cpu", threads=1), random.Random(seed)
-    for _ in range(2):  # the second finds the compiled code
-        began = time.monotonic()
-        tune(model, output.with_name("undisturbed.json"), options, rounds=rounds)
-    whole, journal, seen = time.monotonic() - began, output.with_name(output.name + ".journal"), []
-    for _ in range(10):
+    options, draw, engines = SessionOptions(device="cpu", threads=1), random.Random(seed), sys.argv[5:]
+    total = (3 if engines else 2) * rounds
+    tune(model, output.with_name("undisturbed.json"), options, rounds=rounds, engines=engines)
+    journal, seen, kills = output.with_name(output.name + ".journal"), [], 0
+    def lines():
+        return journal.read_bytes().split(b"\\n")[:-1] if journal.exists() else []
+    for kill in range(10):
         child = os.fork()
         if child == 0:
-            tune(model, output, options, rounds=rounds)
+            tune(model, output, options, rounds=rounds, engines=engines)
             os._exit(0)
-        time.sleep(draw.random() * whole)
+        moment = total * (kill + draw.random()) / 11  # in rounds, and between two of them
+        while len(lines()) < int(moment) and not output.exists():
+            time.sleep(1e-4)
+        time.sleep(draw.random() * 2e-3)
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-        lines = journal.read_bytes().split(b"\\n")[:-1] if journal.exists() else []
         if output.exists():  # the child was done, and perhaps deleted its journal
             break
-        assert lines[: len(seen)] == seen, "a finished measurement was repeated or lost"
-        seen = lines
-    resumed = max(len(lines) - 1, 0)
-    result = tune(model, output, options, rounds=rounds)
-    print(resumed, result.resumed, result.measured, output.exists(), journal.exists())
+        assert lines()[: len(seen)] == seen, "a finished measurement was repeated or lost"
+        seen, kills = lines(), kills + 1
+    resumed = max(len(lines()) - 1, 0)
+    result = tune(model, output, options, rounds=rounds, engines=engines)
+    print(kills, resumed, result.resumed, result.measured, output.exists(), journal.exists())
 """
 
 
-def test_ten_kills_repeat_no_measurement_and_change_no_file(tmp_path: Path) -> None:
-    model, rounds = net(tmp_path / "net.onnx"), 6
+@pytest.mark.parametrize("engine", ["", "onnxruntime"])
+def test_ten_kills_repeat_no_measurement_and_change_no_file(engine: str, tmp_path: Path) -> None:
+    if engine:
+        pytest.importorskip(engine)
+    model, rounds = net(tmp_path / "net.onnx"), 12
     output, seed = tmp_path / "times.json", random.randrange(1 << 30)
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(KILLED), str(model), str(output), str(rounds), str(seed)],
+        [sys.executable, "-c", textwrap.dedent(KILLED), str(model), str(output), str(rounds), str(seed), *filter(None, [engine])],
         capture_output=True, text=True, timeout=200, check=False,
     )  # fmt: skip
     assert done.returncode == 0, f"seed {seed}: {done.stderr[-2000:]}"
-    before, resumed, measured, exists, journal = done.stdout.split()[-5:]
+    kills, before, resumed, measured, exists, journal = done.stdout.split()[-6:]
+    assert 5 <= int(kills) <= 10
     assert (exists, journal) == ("True", "False")
     assert resumed == before
-    assert int(resumed) + int(measured) == 2 * rounds
+    assert int(resumed) + int(measured) == (3 if engine else 2) * rounds
     assert shape_of(output) == shape_of(tmp_path / "undisturbed.json")
 
 

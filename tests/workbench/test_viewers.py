@@ -75,6 +75,9 @@ def test_model_explorer_gets_a_graph_and_data_by_its_ids(tmp_path: Path) -> None
     graph, data = model_explorer_documents(snapshot)
     assert json.loads(files[0].read_text()) == graph
     (only,) = graph["graphs"]
+    assert (
+        graph["label"] == only["id"] == "mlp"
+    )  # what the viewer takes is {label, graphs} or a list of graphs
     ids = {n["id"]: n for n in only["nodes"]}
     assert len(ids) == len(receipt.plan.nodes)
     assert {e["sourceNodeId"] for n in ids.values() for e in n["incomingEdges"]} <= set(ids)

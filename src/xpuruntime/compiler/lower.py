@@ -300,9 +300,10 @@ class _Lowerer:
         """Return the buffer of each output: the value's own if a kernel can write to it, otherwise a copy."""
         renamed: dict[str, str] = {}
         names: dict[str, None] = {}
+        used = {*self.graph.values, *self.graph.former_names}
         for output in self.graph.outputs:
             value, name = output.value, f"{output.name}.out"
-            while name in self.memory or name in self.graph.values or name in names:
+            while name in self.memory or name in used or name in names:
                 name += "_"
             names[name] = None
             if value in self.memory and value not in renamed and self._is_output(value):

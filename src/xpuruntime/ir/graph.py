@@ -30,6 +30,7 @@ class Graph(Body):
     """A model. Graphs compare by value; ``str`` returns text that ``ir.parse`` reads.
 
     metadata: facts about the model (producer, opset ...) as attribute values; nothing that affects results.
+    former_names: of values that rewrites removed. Added nodes do not take them, so a name means one value through all passes.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Graph(Body):
     weights: tuple[Weight, ...] = ()
     states: tuple[State, ...] = ()
     metadata: Attrs = field(default_factory=Attrs)
+    former_names: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
 
     # ── values ──
 
@@ -177,6 +179,7 @@ class Graph(Body):
             tuple(w for w in self.weights if w.name in read),
             (),
             self.metadata,
+            self.former_names | (self.values.keys() - produced - read.keys()),
         )
 
     def rewrite(self, rule: Callable[[Editor, Node], None]) -> Graph:
@@ -192,8 +195,10 @@ class Graph(Body):
         verify(self)
 
     def replace(self, **changes: Any) -> Graph:
-        """Return a copy with some fields changed."""
-        return replace(self, **changes)
+        """Return a copy with some fields changed. It remembers the names of values that it no longer has."""
+        graph = replace(self, **changes)
+        removed = self.values.keys() - graph.values.keys()
+        return replace(graph, former_names=self.former_names | removed) if removed else graph
 
     @cached_property
     def digest(self) -> str:

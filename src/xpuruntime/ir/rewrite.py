@@ -148,12 +148,12 @@ class Editor:
         return weight.name
 
     def fresh(self, stem: str) -> str:
-        """Return an unused name."""
+        """Return a name that no value has or had."""
         while True:
             number = self._fresh.get(stem, 0)
             self._fresh[stem] = number + 1
             name = f"{stem}_{number}" if number else stem
-            if name not in self.values:
+            if name not in self.values and name not in self.graph.former_names:
                 # reserve it now: a node needs all its names before it exists
                 self.values[name] = Value(name, None)
                 return name

@@ -115,7 +115,7 @@ class _PrecisionCaster:
             v.name: v
             for v in (*graph.inputs, *(w.value for w in graph.weights), *(s.value for s in graph.states))
         }
-        self.names = set(graph.values)
+        self.names = {*graph.values, *graph.former_names}
         self.versions: dict[tuple[str, DType], str] = {}
 
     def done(self) -> Graph:

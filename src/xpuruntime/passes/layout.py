@@ -91,7 +91,7 @@ class _LayoutAssignment:
         self.layouts: dict[str, Layout] = {}
         self.nodes: list[Node] = []
         self.copies: dict[tuple[str, bool], str] = {}
-        self.names = set(graph.values)
+        self.names = {*graph.values, *graph.former_names}
 
     def done(self) -> tuple[Graph, Layouts]:
         for node in self.graph.nodes:

@@ -79,7 +79,7 @@ def lock_of(
     )
     return Lock(
         {k: plan.model[k] for k in ("name", "digest", "format")},
-        plan_digest(lockable(plan, executable)),
+        plan_digest(lockable(_with_kernels(plan, kernels), executable)),
         _pinned_policy(request, loaded).to_dict(),
         request.policy.to_dict(),
         int(request.threads or 1),
@@ -139,6 +139,12 @@ def _without_times(options: Mapping[str, Mapping[str, str | int | float]] | None
     native = {k: v for k, v in (options or {}).get("native", {}).items() if k != TIMES}
     kept = {name: own for name, own in (options or {}).items() if name != "native"}
     return kept | ({"native": native} if native else {}) or None
+
+
+def _with_kernels(plan: Plan, kernels: Mapping[str, str]) -> Plan:
+    """Return the plan of a session under the lock, where the algorithm that a library chose is part of a kernel's word."""
+    nodes = (replace(n, kernel=kernels.get(n.name, n.kernel)) if n.kernel else n for n in plan.nodes)
+    return replace(plan, nodes=tuple(nodes))
 
 
 def _kernels_of(programs: tuple[LockedProgram, ...]) -> dict[str, str]:

@@ -19,6 +19,7 @@ class BodyInliner:
         self.nodes: list[Node] = []
         self.values: dict[str, Value] = dict(graph.values)
         self.replacements: dict[str, str] = {}
+        self._former_names = graph.former_names
 
     def now(self, item: Input) -> Input:
         """Return the value that replaces an operand."""
@@ -27,9 +28,9 @@ class BodyInliner:
         return item
 
     def fresh(self, stem: str) -> str:
-        """Return an unused name."""
+        """Return a name that no value has or had."""
         name, number = stem, 0
-        while name in self.values:
+        while name in self.values or name in self._former_names:
             number += 1
             name = f"{stem}_{number}"
         return name

@@ -10,12 +10,13 @@ from typing import Any
 
 from ...children import scratch
 from ...errors import InputError, XpuError
+from ...inference.models.digests import forget_kept
 from ...inference.native.model import native_model
 from ...policies import Policy
 from ...policies.files.load import load_policy
-from ...protocols import Array, ModelSource
+from ...protocols import Array, ModelSource, NodeRef
 from ...types import DType
-from ..values.observer import Observer
+from ..values.observer import ObservedNode, Observer
 from ..values.onnx_cut import OnnxCuts
 from ..values.pairs import common_values, limits_of
 from ..values.program_values import ProgramValues
@@ -24,7 +25,7 @@ from ..values.statistics import difference
 from .changes import PolicyChange, applied, changes_between, rule_for, smallest
 from .report import Bisection, FaultyNode
 from .reproduction import KeptValues, Subject, check_new_folder, save_reproduction
-from .walk import most_runs, walk
+from .walk import Walk, most_runs, walk
 
 __all__ = ["bisect"]
 
@@ -106,31 +107,54 @@ def _walked(
     progress(f"opening {actual.model.name}")
     left = actual.observe(feeds)
     try:
+        forget_kept()
         progress(f"opening {reference.model.name}")
         right = reference.observe(feeds)
         try:
             _comparable(actual, reference, left, right)
+            forget_kept()
             limit = limits_of(actual, reference, left, right, tolerance)
             state = walk(left, right, limit, kept_values.keep, progress)
-            bound = most_runs(len(actual.model.nodes) if actual.model.nodes else state.values)
-            if not state.differs:
-                return Bisection(
-                    left.label, right.label, False, values=state.values, runs=state.runs, bound=bound
-                ), None
-            calls = tuple(o.kernels() if isinstance(o, ProgramValues) else [] for o in (left, right))
-            cuts = _cuts(actual.model), _cuts(reference.model)
-            subject = Subject(actual, reference, *cuts, state, feeds, calls)
-            node = _faulty_node(subject, left, right)
-            if actual.model.digest != reference.model.digest and len(node.nodes) > 1:
-                node = _narrowed(node, subject)
-            result = Bisection(
-                left.label, right.label, True, node, values=state.values, runs=state.runs, bound=bound
-            )
-            return result, subject
+            seen = _Seen.of(left, right, state)
         finally:
             right.close()
     finally:
         left.close()
+    labels = left.label, right.label
+    del (
+        left,
+        right,
+        limit,
+    )  # the models are read next: memory holds either them or the programs and their weights
+    forget_kept()
+    bound = most_runs(len(actual.model.nodes) if actual.model.nodes else state.values)
+    if not state.differs:
+        return Bisection(*labels, False, values=state.values, runs=state.runs, bound=bound), None
+    subject = Subject(actual, reference, state, feeds, seen.calls)
+    cuts = OnnxCuts(actual.model) if actual.model.format == "onnx" else None
+    node = _faulty_node(subject, cuts, seen)
+    if cuts is not None and subject.is_cut and actual.model.digest != reference.model.digest:
+        members = _members(subject, cuts) if len(node.nodes) > 1 else ()
+        del cuts  # it holds the weights of its model
+        forget_kept()
+        node = _narrowed(node, members, reference.model)
+    result = Bisection(*labels, True, node, values=state.values, runs=state.runs, bound=bound)
+    return result, subject
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """Reports of both sides: the step that computes the first value that differs, and the nodes and kernel of each call (none for a vendor's engine)."""
+
+    nodes: Sequence[ObservedNode]
+    calls: Sequence[Sequence[tuple[tuple[str, ...], str]]]
+
+    @classmethod
+    def of(cls, left: Observer, right: Observer, state: Walk) -> _Seen:
+        """Ask the sides, which are closed later."""
+        sides = (left, right)
+        nodes = tuple(o.node_of(state.value) for o in sides) if state.differs else ()
+        return cls(nodes, tuple(o.kernels() if isinstance(o, ProgramValues) else [] for o in sides))
 
 
 def _comparable(actual: Side, reference: Side, left: Observer, right: Observer) -> None:
@@ -146,55 +170,66 @@ def _comparable(actual: Side, reference: Side, left: Observer, right: Observer) 
         )
 
 
-def _cuts(model: ModelSource) -> OnnxCuts | None:
-    return OnnxCuts(model) if model.format == "onnx" else None
-
-
-def _faulty_node(subject: Subject, left: Observer, right: Observer) -> FaultyNode:
+def _faulty_node(subject: Subject, cuts: OnnxCuts | None, seen: _Seen) -> FaultyNode:
     """Return the nodes between the values that agree and the first one that differs."""
-    state, cuts = subject.state, subject.cuts
+    state = subject.state
     assert state.statistics is not None
-    seen, other = left.node_of(state.value), right.node_of(state.value)
-    nodes, ops = (seen.nodes, seen.ops) if seen.nodes else (other.nodes, other.ops)
+    one, other = seen.nodes
+    nodes, ops = (one.nodes, one.ops) if one.nodes else (other.nodes, other.ops)
     if cuts is not None and state.value in cuts.maker:
         refs = [cuts.nodes[i] for i in cuts.between(state.before, [state.value])]
         nodes, ops = tuple(n.name for n in refs), tuple(n.op for n in refs)
-    source = _source_of(subject, state.value)
-    kernels = (_kernels_for(nodes, left, seen.kernel), _kernels_for(nodes, right, other.kernel))
-    return FaultyNode(state.value, nodes, ops, kernels, state.statistics, state.tolerance, *source)
+    source = _source_of(subject, cuts, state.value)
+    kernels = tuple(
+        _kernels_for(nodes, calls, n.kernel) for calls, n in zip(seen.calls, seen.nodes, strict=True)
+    )
+    return FaultyNode(
+        state.value, nodes, ops, (kernels[0], kernels[1]), state.statistics, state.tolerance, *source
+    )
 
 
-def _kernels_for(nodes: Sequence[str], observer: Observer, last: str) -> str:
+def _kernels_for(nodes: Sequence[str], calls: Sequence[tuple[tuple[str, ...], str]], last: str) -> str:
     """Return the kernels of all calls that compute the nodes: one may have no name in the model for its result."""
-    if not isinstance(observer, ProgramValues):
-        return last
-    kernels = [kernel for computed, kernel in observer.kernels() if set(computed) & set(nodes)]
+    kernels = [kernel for computed, kernel in calls if set(computed) & set(nodes)]
     return ", ".join(dict.fromkeys(kernels)) or last
 
 
-def _source_of(subject: Subject, value: str) -> tuple[str, str, int]:
+def _source_of(subject: Subject, cuts: OnnxCuts | None, value: str) -> tuple[str, str, int]:
     """Return module, file and line of a value's node: what the file keeps, else the imported graph."""
     known = ("", "", 0)
-    if subject.cuts is not None and value in subject.cuts.maker:
-        known = subject.cuts.source_of(value)
+    if cuts is not None and value in cuts.maker:
+        known = cuts.source_of(value)
     if not any(known) and subject.actual.model.format != "program":
         known = _ir_source(subject.actual.model, value) or known
     return known
 
 
-def _narrowed(node: FaultyNode, subject: Subject) -> FaultyNode:
-    """Return the nodes that the two models define differently, of several that an engine computes together; all of them if there are none."""
-    cuts, other = subject.cuts, subject.reference_cuts
-    if cuts is None or other is None:
-        return node
+@dataclass(frozen=True, slots=True)
+class _Member:
+    """One of several nodes that an engine computes together: its definition, and module, file and line."""
+
+    node: NodeRef
+    definition: str
+    source: tuple[str, str, int]
+
+
+def _members(subject: Subject, cuts: OnnxCuts) -> tuple[_Member, ...]:
+    """Return the nodes between the values that agree and the first one that differs."""
     group = cuts.between(subject.state.before, [subject.state.value])
-    changed = [
-        cuts.nodes[i] for i in group if cuts.definition(i) != other.definition_of(cuts.nodes[i].outputs)
-    ]
+    nodes = [(i, cuts.nodes[i]) for i in group]
+    return tuple(_Member(n, cuts.definition(i), _source_of(subject, cuts, n.outputs[0])) for i, n in nodes)
+
+
+def _narrowed(node: FaultyNode, members: Sequence[_Member], other: ModelSource) -> FaultyNode:
+    """Return the nodes that the other model defines differently; all of them if there are none."""
+    if not members:
+        return node
+    cuts = OnnxCuts(other)
+    changed = [m for m in members if m.definition != cuts.definition_of(m.node.outputs)]
     if not changed:
         return node
-    module, file, line = _source_of(subject, changed[0].outputs[0])
-    names, ops = tuple(n.name for n in changed), tuple(n.op for n in changed)
+    module, file, line = changed[0].source
+    names, ops = tuple(m.node.name for m in changed), tuple(m.node.op for m in changed)
     return replace(node, nodes=names, ops=ops, module=module, file=file, line=line)
 
 

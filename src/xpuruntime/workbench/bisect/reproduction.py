@@ -56,12 +56,10 @@ class KeptValues:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """The result of a bisection: both sides, their models as cuts (None for programs), the search, and each side's nodes and kernels by call."""
+    """The result of a bisection: both sides, the search, and each side's nodes and kernels by call."""
 
     actual: Side
     reference: Side
-    cuts: OnnxCuts | None
-    reference_cuts: OnnxCuts | None
     state: Walk
     feeds: Mapping[str, Array] = field(repr=False)
     calls: Sequence[Sequence[tuple[tuple[str, ...], str]]] = field(repr=False, default=((), ()))
@@ -69,7 +67,7 @@ class Subject:
     @property
     def is_cut(self) -> bool:
         """True if both models can be cut."""
-        return self.cuts is not None and self.reference_cuts is not None
+        return self.actual.model.format == self.reference.model.format == "onnx"
 
 
 def check_new_folder(folder: Path) -> None:
@@ -132,14 +130,14 @@ def _write(
         ]
     else:
         before = subject.state.before if scope == "node" else ()
-        assert subject.cuts is not None
-        assert subject.reference_cuts is not None
         files, feeds = [], {}
-        for cuts, name in ((subject.cuts, _MODEL), (subject.reference_cuts, _REFERENCE)):
+        for side, name in zip(sides, (_MODEL, _REFERENCE), strict=True):
+            cuts = OnnxCuts(side.model)  # one at a time: it holds the weights of its model
             boundary = [v for v in before if v in cuts.maker]
             names = [*boundary, *subject.feeds]
             arrays = kept_values.load(names)
             proto = cuts.cut(boundary, [subject.state.value], arrays)
+            del cuts
             read = [i.name for i in proto.graph.input]
             feeds |= {n: arrays[n] for n in read}
             (folder / name).write_bytes(proto.SerializeToString(deterministic=True))

@@ -146,7 +146,10 @@ def model_explorer_documents(snapshot: Snapshot) -> tuple[dict[str, Any], dict[s
             "incomingEdges": edges,
         }
         entries.append(entry)
-    graph = {"graphs": [{"id": name, "nodes": entries}]}
+    graph = {
+        "label": name,
+        "graphs": [{"id": name, "nodes": entries}],
+    }  # it refuses a document without a label
     data = {column: _node_data(column, nodes, ids) for column in _DATA}
     return graph, {column: {name: d} for column, d in data.items() if d["results"]}
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from ...inference.native.prefix_run import is_readable, values_after
 from ...ir import Graph
-from ...program.program import BufferAllocation
+from ...program.overlaps import share
 from ...protocols import Array
 from ...runtime.execution.executor import Executor
 from ...types import DType
@@ -72,8 +72,10 @@ class ProgramValues:
         return edges
 
     def _covers(self, name: str, other: str) -> bool:
+        """Return True if writing a buffer replaces all of another one in the same root."""
         a, b = self._buffers[name], self._buffers[other]
-        return a.offset <= b.offset and b.offset + b.size_bytes <= a.offset + a.size_bytes
+        inside = a.offset <= b.offset and b.offset + b.size_bytes <= a.offset + a.size_bytes
+        return inside and share(a, b, self._buffers[a.root])
 
     def _root(self, name: str) -> str:
         return self._buffers[name].root if name in self._buffers else name
@@ -104,10 +106,10 @@ class ProgramValues:
     def _overwritten(self, name: str, end: int) -> bool:
         """Return True if a call after the buffer's own, up to ``end``, writes to its memory."""
         buffer = self._buffers[name]
+        root = self._buffers[buffer.root]
         later = self._executor.plan.calls[self._writer[name] + 1 : end + 1]
-        return any(
-            _overlap(buffer, self._buffers[n]) for call in later for n in call.outputs if n in self._buffers
-        )
+        written = (self._buffers[n] for call in later for n in call.outputs if n in self._buffers)
+        return any(b.root == root.name and share(buffer, b, root) for b in written)
 
     def shape_of(self, name: str) -> tuple[int, ...] | None:
         """Return the shape of a value; programs have static shapes."""
@@ -133,8 +135,3 @@ class ProgramValues:
     def close(self) -> None:
         """Close the session that owns the program."""
         self._close()
-
-
-def _overlap(a: BufferAllocation, b: BufferAllocation) -> bool:
-    same = a.root == b.root
-    return same and a.offset < b.offset + b.size_bytes and b.offset < a.offset + a.size_bytes
