@@ -16,7 +16,7 @@ test-min:  ## the engines' tests with the oldest supported vendors
 	@scripts/test-min
 test-core:  ## the core alone in an empty environment, on each Python that is here
 	@scripts/test-core
-test-all:  ## every test, under each instruction-set level of this machine, and the third-party suites
+test-all:  ## every test, those of kernels under each instruction-set level of this machine, and the third-party suites
 	@scripts/test-all
 coverage:  ## line coverage of the gate and of all tests, into build/coverage
 	@scripts/coverage

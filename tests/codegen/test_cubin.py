@@ -21,21 +21,49 @@ extern "C" __global__ void many(float *x) {
 """
 
 
-def cubin(architecture: str, *options: str) -> bytes:
+MEMORY = """
+extern "C" __global__ void indexed(float *x, int n) {
+    float a[64];
+    for (int i = 0; i < 64; ++i) a[i] = x[i * n];
+    for (int i = 0; i < 64; ++i) x[i] = a[(i * n) & 63];
+}
+extern "C" __global__ void shared(float *x) {
+    __shared__ float s[100];
+    s[threadIdx.x] = x[threadIdx.x];
+    __syncthreads();
+    x[threadIdx.x] = s[99 - threadIdx.x];
+}
+"""
+
+
+def cubin(architecture: str, *options: str, text: str = TEXT) -> bytes:
     try:
         toolchain = nvrtc_toolchain()
     except BuildError as error:
         pytest.skip(f"no NVRTC: {error.got}")
-    return toolchain.build(TEXT, architecture, options)
+    return toolchain.build(text, architecture, options)
 
 
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90a", "sm_100"])
 def test_registers_are_those_that_the_compiler_keeps_to(architecture: str) -> None:
     free = kernels_in(cubin(architecture))
     assert set(free) == {"few", "many"}
-    assert free["few"] < 32
-    assert 120 < free["many"] <= 255
-    assert kernels_in(cubin(architecture, "--maxrregcount=64"))["many"] == 64
+    assert free["few"].registers < 32
+    assert 120 < free["many"].registers <= 255
+    assert free["few"].stack_bytes == free["many"].stack_bytes == free["few"].shared_bytes == 0
+    tight = kernels_in(cubin(architecture, "--maxrregcount=64"))["many"]
+    assert tight.registers == 64
+    assert tight.stack_bytes >= 4 * (120 - 64), "what does not fit is spilled"
+
+
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90a", "sm_120"])
+def test_stack_and_shared_memory_are_those_of_the_text(architecture: str) -> None:
+    kernels = kernels_in(cubin(architecture, text=MEMORY))
+    assert kernels["indexed"].stack_bytes == 256
+    assert kernels["indexed"].shared_bytes == 0
+    reserved = 0 if architecture == "sm_80" else 1024
+    assert kernels["shared"].shared_bytes == 400 + reserved
+    assert kernels["shared"].stack_bytes == 0
 
 
 def test_a_launch_that_cannot_work_is_refused() -> None:

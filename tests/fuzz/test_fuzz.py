@@ -74,17 +74,16 @@ def test_mutated_programs_reach_every_stage_of_the_reader() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # all targets
 def test_a_short_fuzzing_finds_nothing(
     repository: Path, part: Callable[[Sequence[str], int], list[str]]
 ) -> None:
-    """All targets for twenty seconds; in the gate a drawn one for four seconds."""
+    """All targets for ten seconds each; in the gate a drawn one for four seconds."""
     targets = part(list(fuzz_targets.TARGETS), 1)
-    whole = len(targets) == len(fuzz_targets.TARGETS)
-    runs = [["--seconds", "20"]] if whole else [["--target", t, "--seconds", "4"] for t in targets]
-    said = ""
-    for options in runs:
-        command = [sys.executable, str(repository / "scripts" / "fuzz.py"), *options]
+    seconds = "10" if len(targets) == len(fuzz_targets.TARGETS) else "4"
+    for target in targets:  # a process each, so that a slow machine ends none of them
+        script = str(repository / "scripts" / "fuzz.py")
+        command = [sys.executable, script, "--target", target, "--seconds", seconds]
         done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
-        said += done.stdout
-    assert said.count(": ok") == len(targets)
+        assert f"{target}: ok" in done.stdout

@@ -56,10 +56,10 @@ def test_the_longest_stage_comes_first_and_what_is_heavy_has_the_machine_for_its
     fake = tmp_path / "pytest"
     fake.write_text('#!/bin/sh\nprintf "%s|" "$@"\nexit 1\n')
     fake.chmod(0o755)
-    done = run('python_stages "level, "\nfinish', pytest=str(fake))
+    done = run("python_stages\nfinish", pytest=str(fake))
     assert [name for name, _ in table(done.stdout)] == [
-        "level, pytest, in parallel",
-        "level, pytest, one at a time",
+        "pytest, in parallel",
+        "pytest, one at a time",
     ]
     first, second = (line.split("|") for line in done.stdout.splitlines() if line.startswith("-"))
     cores = len(os.sched_getaffinity(0))
@@ -76,7 +76,7 @@ def order(script: str) -> list[str]:
 @pytest.mark.parametrize("script", ["test", "test-all"])
 def test_a_run_holds_every_stage(script: str) -> None:
     assert order(script) == ["python_stages", "cpp_stages", "finish"]
-    named = run("declare -f cpp_stages python_stages").stdout
+    named = run("declare -f cpp_stages python_stages parallel_stage").stdout
     assert all(
         words in named for words in ("address,undefined", "thread", "not serial", "serial and not gpu")
     )
@@ -89,3 +89,33 @@ def test_everything_includes_the_cpp_tests_without_sanitizers() -> None:
 @pytest.mark.parametrize(("script", "seed"), [("test", "${XPU_TEST_SEED:-commit}"), ("test-all", "all")])
 def test_only_the_gate_samples(script: str, seed: str) -> None:
     assert f"XPU_TEST_SEED={seed}" in (ROOT / "scripts" / script).read_text()
+
+
+def test_lower_levels_run_every_case_of_kernels_and_a_sample_of_the_rest(tmp_path: Path) -> None:
+    """The script itself, with pytest replaced: which levels, seeds and folders it would run."""
+    fake = tmp_path / "bin" / "python"
+    fake.parent.mkdir()
+    fake.write_text(
+        '#!/bin/sh\ncase "$1" in -c) echo high middle low ;; '
+        '*) echo "- ${XPU_TEST_LEVEL:-own} $XPU_TEST_SEED $*" ;; esac\n'
+    )
+    fake.chmod(0o755)
+    text = (ROOT / "scripts" / "test-all").read_text()
+    text = text.replace("scripts/setup || exit", f"VENV={tmp_path}").replace(
+        'cd "$(dirname "$0")/.."', f"cd {ROOT}"
+    )
+    text = (
+        text.replace("scripts/test-cpp plain", "true")
+        .replace("cpp_stages\n", "true\n")
+        .replace("$PWD/$VENV", "$VENV")
+    )
+    done = subprocess.run(["bash", "-c", text], capture_output=True, text=True, timeout=60, check=False)
+    runs = [line.split() for line in done.stdout.splitlines() if line.startswith("- ")]
+    named = [(r[1], r[2], "tests/kernels" in r, "--ignore=tests/kernels" in r) for r in runs]
+    assert named[:2] == [("own", "all", False, False)] * 2, done.stdout + done.stderr
+    lower = [
+        (level, seed, *which)
+        for level in ("middle", "low")
+        for seed, *which in (("all", True, False), ("commit", False, True))
+    ]
+    assert named[2:6] == lower

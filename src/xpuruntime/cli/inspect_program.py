@@ -9,10 +9,13 @@ from .command import CommandResult
 from .console import print_line, print_note, print_table, print_text
 
 if TYPE_CHECKING:
-    from ..program.program import EntryPoint, ExecutionPlan
+    from ..program.program import Binary, EntryPoint, ExecutionPlan
     from ..workbench.programs.report import ProgramReport
 
 __all__ = ["count_text", "describe", "size_text"]
+
+_MOST_KERNELS = 8
+"""Rows of the table of CUDA kernels."""
 
 
 def describe(path: str, *, buffers: bool, source: str, export: Path | None, entry: str) -> CommandResult:
@@ -53,15 +56,24 @@ def _show(report: ProgramReport, buffers: bool, export: Path | None, entry: str)
         if not entry or point.name == entry:
             _show_entry(point, buffers)
     _show_weights(report)
-    rows = [
-        (b.target, b.format, size_text(len(b.data)), len(b.symbols), ", ".join(b.requires) or "nothing", b.compiler) for b in p.binaries
-    ]  # fmt: skip
+    groups: dict[tuple[str, ...], list[Binary]] = {}
+    for b in p.binaries:
+        groups.setdefault((b.target, b.format, ", ".join(b.requires) or "nothing", b.compiler), []).append(b)
     print_table(
         "Binaries",
-        ("target", "format", "size", "functions", "requires", "compiler"),
-        rows,
-        right=("size", "functions"),
+        ("target", "format", "requires", "compiler", "binaries", "size", "functions"),
+        [
+            (
+                *group,
+                len(found),
+                size_text(sum(len(b.data) for b in found)),
+                sum(len(b.symbols) for b in found),
+            )
+            for group, found in groups.items()
+        ],
+        right=("binaries", "size", "functions"),
     )
+    _show_resources(report)
     if p.decisions:
         print_line("Decisions")
         for decision in p.decisions:
@@ -69,6 +81,26 @@ def _show(report: ProgramReport, buffers: bool, export: Path | None, entry: str)
                 print_line("  " + line)
     if export is not None:
         print_note(f"wrote {export}")
+
+
+def _show_resources(report: ProgramReport) -> None:
+    """Show the CUDA kernels with a stack; if there is none, those with the most registers."""
+    from ..workbench.programs.report import resources_of
+
+    kernels = {k: r for b in report.program.binaries for k, r in resources_of(b).items()}
+    chosen = sorted(kernels.items(), key=lambda item: (-item[1].stack_bytes, -item[1].registers))
+    shown = [item for item in chosen if item[1].stack_bytes] or chosen
+    if not kernels:
+        return
+    print_table(
+        f"CUDA kernels: {len(shown) if shown is not chosen else 'none'} of {len(kernels)} with a stack",
+        ("kernel", "registers", "stack", "shared memory"),
+        [
+            (k, r.registers, size_text(r.stack_bytes), size_text(r.shared_bytes))
+            for k, r in shown[:_MOST_KERNELS]
+        ],
+        right=("registers", "stack", "shared memory"),
+    )
 
 
 def _show_entry(point: EntryPoint, buffers: bool) -> None:

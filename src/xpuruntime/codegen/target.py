@@ -9,8 +9,10 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+from .. import _core
 from ..errors import BuildError
 from ..program.program import Binary
 from ..targets import TargetConfig
@@ -43,6 +45,7 @@ class CodegenTarget(ABC):
     any_layout:  ops whose kernels are equally fast in every layout, so that no layout conversion is inserted for them.
     few_rows:    maximum rows for which a decoder's layer is fused with its norm or gate. For more rows, other kernels read the weight faster.
     place_alignment: alignment in bytes of a value that the compiler stores inside a larger one.
+    functions_per_binary: maximum number of functions that are compiled to one binary; 0 for no limit. With a limit, binaries compile side by side.
     libraries:   this machine's libraries, if the target represents it (``cpu``, ``cuda:0``). The compiler asks them before it chooses one of their
                  kernels.
     here:        whether the code runs where it is compiled, with the same libraries: the target represents this machine, or a session
@@ -56,6 +59,7 @@ class CodegenTarget(ABC):
     any_layout: frozenset[str] = frozenset()
     few_rows: int = 8
     place_alignment: int = 1
+    functions_per_binary: int = 0
     libraries: LocalLibraries | None = None
     here: bool = False
 
@@ -84,6 +88,13 @@ class CodegenTarget(ABC):
         return Binary(
             self.name, "text", (), tuple(functions), data, "\n".join(functions.values()), type(self).__name__
         )
+
+    def assemble_each(self, groups: Sequence[tuple[Mapping[str, str], frozenset[str]]]) -> list[Binary]:
+        """Return the binary of each group of functions and parts. Several groups are compiled side by side. Raises BuildError."""
+        if len(groups) < 2:
+            return [self.assemble(*group) for group in groups]
+        with ThreadPoolExecutor(min(len(groups), _core.cpu_facts().usable_cores), "xpu-compile") as threads:
+            return list(threads.map(lambda group: self.assemble(*group), groups))
 
     def assemble_apart(
         self, symbol: str, text: str, parts: Sequence[str] = (), flags: Sequence[str] = ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from ..codegen.target import CodegenTarget
 from ..errors import BuildError
@@ -18,10 +18,15 @@ from .calls import LoweredGraph, StageCall
 __all__ = ["Code", "plan_of", "symbols_of"]
 
 _NAME = re.compile(r"\bKERNEL\b")
+_COMMON, _REPORTING = frozenset({"(all)"}), frozenset({"(reporting)"})
+"""Keys of binaries that are not limited: of all functions, and of those that report errors."""
 
 
 class Code:
     """The functions of one target, each once, and the binaries that contain them. Entry points share it.
+
+    Functions share a binary, or, on a target that limits the functions of one, those with equal parts of the prelude do. Such binaries
+    compile side by side. Functions that report errors share one in any case, since a run reads the reports of one binary.
 
     first: index of the first of these binaries in the program.
     """
@@ -29,21 +34,39 @@ class Code:
     def __init__(self, target: CodegenTarget, first: int = 0) -> None:
         self.target = target
         self._first = first
-        self._functions: dict[str, str] = {}
-        self._parts: set[str] = set()
-        self._binaries: list[Binary | None] = []  # None: the common binary, before it is assembled
+        self._binaries: list[Binary | _Functions] = []
+        self._places: dict[str, int] = {}
+        self._open: dict[frozenset[str], int] = {}
         self._common = -1
         self._apart: dict[str, tuple[int, Built]] = {}
 
-    def add(self, stem: str, source: str, parts: frozenset[str]) -> str:
-        """Add a function text named KERNEL to the common binary. Return its symbol."""
+    def add(self, stem: str, source: str, parts: frozenset[str], *, reports: bool = False) -> tuple[str, int]:
+        """Add a function text named KERNEL. Return its symbol, and the index of its binary; -1 for the common one."""
         digest = hashlib.sha256(source.encode()).hexdigest()[:10]
         symbol = re.sub(r"\W", "_", f"{stem}_{digest}")
-        self._functions.setdefault(symbol, _NAME.sub(symbol, source))
-        self._parts |= parts
+        if symbol not in self._places:
+            self._places[symbol] = index = self._room_for(parts, reports)
+            functions = self._binaries[index - self._first]
+            assert isinstance(functions, _Functions)
+            functions.texts[symbol] = _NAME.sub(symbol, source)
+            functions.parts |= parts
+        index = self._places[symbol]
+        return symbol, -1 if index == self._common else index
+
+    def _room_for(self, parts: frozenset[str], reports: bool) -> int:
+        """Return the index of the binary that takes the next function with these parts."""
+        limit = 0 if reports else self.target.functions_per_binary
+        key = parts if limit else _REPORTING if self.target.functions_per_binary else _COMMON
+        index = self._open.get(key, -1)
+        if index >= 0:
+            functions = self._binaries[index - self._first]
+            assert isinstance(functions, _Functions)
+            if not limit or len(functions.texts) < limit:
+                return index
+        self._open[key] = index = self._take(_Functions())
         if self._common < 0:
-            self._common = self._take(None)
-        return symbol
+            self._common = index
+        return index
 
     def add_apart(self, unit: Unit) -> tuple[int, Built]:
         """Compile a unit to a binary of its own, once. Return the binary's index and the built unit. Raises BuildError."""
@@ -52,21 +75,28 @@ class Code:
             self._apart[unit.digest] = self._take(built.binary), built
         return self._apart[unit.digest]
 
-    def _take(self, binary: Binary | None) -> int:
+    def _take(self, binary: Binary | _Functions) -> int:
         self._binaries.append(binary)
         return self._first + len(self._binaries) - 1
 
     @property
     def common(self) -> int:
-        """Return the index of the common binary; -1 if there is none."""
+        """Return the index of the common binary, which has the first function; -1 if there is none."""
         return self._common
 
     def binaries(self) -> list[Binary]:
         """Return all binaries, assembled, in the order of their indices. Raises BuildError."""
-        return [
-            self.target.assemble(self._functions, frozenset(self._parts)) if b is None else b
-            for b in self._binaries
-        ]
+        waiting = [(b.texts, frozenset(b.parts)) for b in self._binaries if isinstance(b, _Functions)]
+        assembled = iter(self.target.assemble_each(waiting))
+        return [b if isinstance(b, Binary) else next(assembled) for b in self._binaries]
+
+
+@dataclass(slots=True)
+class _Functions:
+    """The functions of a binary that is not assembled yet, by symbol, and the parts of the prelude that they need."""
+
+    texts: dict[str, str] = field(default_factory=dict)
+    parts: set[str] = field(default_factory=set)
 
 
 def plan_of(lowering: LoweredGraph, code: Code) -> ExecutionPlan:
@@ -119,7 +149,9 @@ def _call(call: StageCall, code: Code, named: Callable[[str], str]) -> KernelCal
         index, built = _apart(call, stage.unit, code)
         symbol = built.symbol
     else:
-        symbol = stage.stem if stage.library else code.add(stage.stem, stage.source, stage.parts)
+        symbol = stage.stem
+        if not stage.library:
+            symbol, index = code.add(stage.stem, stage.source, stage.parts, reports=stage.scratch_bytes > 0)
     return KernelCall(
         kernel=call.kernel,
         symbol=symbol,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["EXPERTS", "GATED_SHARED", "MIXTRAL", "SHARED", "ExpertLayers"]
+__all__ = ["BLOCK_SPARSE", "EXPERTS", "GATED_SHARED", "SHARED", "ExpertLayers"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ EXPERTS: tuple[Mapping[str, str], ...] = (
 )
 """Names of most families: in checkpoints, and in modules."""
 
-MIXTRAL: tuple[Mapping[str, str], ...] = (
+BLOCK_SPARSE: tuple[Mapping[str, str], ...] = (
     {
         "router": "block_sparse_moe.gate.weight",
         "gate": "block_sparse_moe.experts.{}.w1.weight",

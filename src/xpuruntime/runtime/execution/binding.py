@@ -88,13 +88,12 @@ def bind_plan(
                 return 0, buffer.offset
             return slots[buffer.root], buffer.offset
 
-        modules: dict[int, _core.Module] = {}
+        modules: dict[int, _core.Module | None] = {}
 
         def loaded(index: int) -> _core.Module | None:
-            module = _module(program.binaries[index], backend)
-            if module is not None:
-                modules[index] = module
-            return module
+            if index not in modules:
+                modules[index] = _module(program.binaries[index], backend)
+            return modules[index]
 
         module = loaded(plan.binary) if plan.binary >= 0 else None
         core_plan = _core.Plan(
@@ -139,7 +138,7 @@ def bind_plan(
         )
     if isinstance(executor, _core.Status):
         raise BuildError(who, "cannot be prepared", got=executor.message, do=executor.advice)
-    return Bound(executor, weights, states, modules)
+    return Bound(executor, weights, states, {i: m for i, m in modules.items() if m is not None})
 
 
 def _prepared(

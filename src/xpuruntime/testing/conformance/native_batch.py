@@ -29,6 +29,7 @@ class Batch(CodegenTarget):
 
     functions: dict[str, str]
     parts: frozenset[str]
+    functions_per_binary = 0
 
     def assemble(self, functions: Mapping[str, str], parts: frozenset[str]) -> Binary:
         """Return a binary without data, which ``done`` replaces. Symbols are digests of their texts, so equal functions share one."""

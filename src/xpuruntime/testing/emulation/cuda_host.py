@@ -42,6 +42,8 @@ _REPLACED = frozenset(["tensor", "hopper", "wgmma", "cluster"])
 class CudaHost(CudaTarget):
     """A target with CUDA kernels and CPU binaries. Its name is a CPU target, since the CPU backend runs the plans."""
 
+    functions_per_binary = 0
+
     def __init__(self, sm: SmLevel, config: TargetConfig | None = None) -> None:
         super().__init__(sm, config)
         self.name = "cpu:x86-64-v2"

@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ...codegen.cuda.cubin import KernelResources, kernels_in
 from ...errors import InputError
 from ...program.program import Binary, BufferKind, CompiledProgram, EntryPoint, ExecutionPlan, KernelCall
 
-__all__ = ["ProgramReport", "kernel_sources", "peak_bytes", "read_program"]
+__all__ = ["ProgramReport", "kernel_sources", "peak_bytes", "read_program", "resources_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +143,16 @@ def _binary(b: Binary) -> dict[str, Any]:
         "functions": len(b.symbols),
         "source_lines": b.source.count("\n"),
         "compiler": b.compiler,
+        "kernels": {name: asdict(resources) for name, resources in resources_of(b).items()},
     }
+
+
+def resources_of(binary: Binary) -> dict[str, KernelResources]:
+    """Return what each kernel of a CUBIN takes; empty for other code, and for a CUBIN that cannot be read."""
+    try:
+        return dict(sorted(kernels_in(binary.data).items())) if binary.format == "cubin" else {}
+    except ValueError:
+        return {}
 
 
 # ── source ──
@@ -157,8 +167,8 @@ def kernel_sources(program: CompiledProgram, name: str) -> Iterator[tuple[str, s
     for i, binary in enumerate(program.binaries):
         for symbol in _selected(program, i, binary, name):
             selected += 1
-            text = call_text(binary.source) if i in own_binaries else function_text(binary.source, symbol)
-            yield binary.target, symbol, text
+            text = call_text(binary.source) if i in own_binaries else ""
+            yield binary.target, symbol, text or function_text(binary.source, symbol)
     if not selected:
         calls = [c for e in program.entries for p in e.plans for c in p.calls if not c.library]
         kernels = ", ".join(sorted({c.kernel for c in calls})) or "none"
@@ -196,9 +206,12 @@ def function_text(source: str, symbol: str) -> str:
 
 
 def call_text(source: str) -> str:
-    """Return the source of a binary that was compiled for one call, without its prelude: it starts with the call's constants."""
+    """Return the source of a binary that was compiled for one call, without its prelude: it starts with the call's constants.
+
+    Return an empty text for a binary of the compiler's own functions.
+    """
     begin = re.search(r"(?:^//[^\n]*\n)*^using (?:in|out)\d+_t =", source, re.MULTILINE)
-    return source if begin is None else source[begin.start() :]
+    return "" if begin is None else source[begin.start() :]
 
 
 _SKIPPED = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])'|[{}]", re.DOTALL)
