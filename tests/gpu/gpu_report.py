@@ -13,8 +13,10 @@ so that an interrupted run keeps its results. ``tests/gpu/stages.py`` runs all s
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import json
 import math
+import os
 import platform
 import statistics
 import sys
@@ -172,6 +174,8 @@ def run_parts(
 ) -> int:
     """Run the requested parts in order. A part that raises is a failure, and the next one still runs. Return 1 if anything failed.
 
+    If native code ends the process, the Python stack of each thread is printed; in child processes, too.
+
     argv:   the command line. Default: ``sys.argv``.
     parser: ``arguments(doc, parts)`` with more options.
     before: called once, before the first part.
@@ -185,6 +189,9 @@ def run_parts(
         for name in chosen:
             print(f"  {name}: {str(parts[name].__doc__ or name).splitlines()[0]}")
         return 0
+    if not faulthandler.is_enabled():
+        faulthandler.enable(sys.__stderr__)
+    os.environ.setdefault("PYTHONFAULTHANDLER", "1")
     if before is not None:
         before(args)
     report, seconds = Report(), dict[str, float]()

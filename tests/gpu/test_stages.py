@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -111,3 +113,29 @@ def test_parts_go_on_after_a_failure_and_rows_have_limits(machine: ModuleType, t
     assert machine.run_parts("A test.", parts, gpu=sys.exit, argv=["--dry-run"]) == 0, "no device is touched"
     with pytest.raises(SystemExit, match="no part other"):
         machine.run_parts("A test.", parts, gpu=lambda: "none", argv=["other"])
+
+
+ABORTING = """
+import os, sys, threading
+sys.path.insert(0, sys.argv.pop(1))
+from gpu_report import run_parts
+
+def aborts_in_a_thread():
+    os.abort()
+
+def devices(report, args):
+    threading.Thread(target=aborts_in_a_thread).start()
+    threading.Event().wait(20)
+
+sys.exit(run_parts("A test.", {"devices": devices}, gpu=lambda: "none"))
+"""
+
+
+def test_a_part_that_aborts_prints_the_stack_of_each_thread() -> None:
+    environment = {n: v for n, v in os.environ.items() if n != "PYTHONFAULTHANDLER"}
+    command = [sys.executable, "-c", ABORTING, str(FOLDER)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60, check=False)
+    assert done.returncode < 0
+    assert "Aborted" in done.stderr
+    assert "in aborts_in_a_thread" in done.stderr
+    assert "in devices" in done.stderr

@@ -436,19 +436,29 @@ def regions() -> None:
 
 
 def two_devices() -> None:
-    """Two devices in one process, whose driver refuses a stream or an event of the other one."""
+    """Two devices in one process, whose driver refuses a stream or an event of the other one. Four threads run in every way."""
+    import xpuruntime as xrt
+
     executors = [Executor(program(), f"cuda:{i}") for i in range(2)]
     for each in executors:
         each.bind({"w": W})
     first, second = executors
+    Tensor.backends.update({i: each.backend for i, each in enumerate(executors)})
+    embedded = replace(program(), weights=(replace(program().weights[0], data=W.tobytes()),))
+    sessions = [xrt.InferenceSession(embedded, device=f"cuda:{i}", engine="native") for i in range(2)]
     errors: list[str] = []
 
     def thread(which: int) -> None:
         try:
             for seed in range(int(os.environ.get("SEEDS", "40"))):
-                x, on = x_of(seed), executors[which % 2]
+                x, on, session = x_of(seed), executors[which % 2], sessions[which % 2]
                 buffer = DeviceBuffer.from_numpy(x, f"cuda:{which % 2}")
-                results = (on.run_arrays([x])[0], on.run({"input": buffer})["output"].to_numpy())
+                results = (
+                    on.run_arrays([x])[0],
+                    on.run({"input": buffer})["output"].to_numpy(),
+                    session.run({"input": x})["output"],
+                    session.run({"input": Tensor.of(x, which % 2)})["output"].numpy(),
+                )
                 errors.extend(f"input {seed} on cuda:{which % 2}" for y in results if not right(x, y))
         except Exception as error:
             errors.append(f"{type(error).__name__}: {error}")
@@ -459,6 +469,8 @@ def two_devices() -> None:
     for each_thread in threads:
         each_thread.join()
     assert not errors, errors[:3]
+    for each_session in sessions:
+        each_session.close()
 
     here, there = (DeviceBuffer.from_numpy(x_of(1), f"cuda:{i}") for i in range(2))
     with pytest.raises(

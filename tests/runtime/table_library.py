@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes as c
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -40,14 +40,16 @@ class _Table(c.Structure):
 
 
 class Tensor:
-    """float32, dense, on the device of ``backend``, which is set before the first is made."""
+    """float32, dense, on the device of ``backend``, which is set before the first is made; ``backends`` has those of several devices."""
 
     backend: RuntimeBackend
+    backends: ClassVar[dict[int, RuntimeBackend]] = {}
     stream = 0
     made = 0
 
-    def __init__(self, shape: tuple[int, ...], handle: Any = None) -> None:
+    def __init__(self, shape: tuple[int, ...], handle: Any = None, device: int = 0) -> None:
         self.shape = shape
+        self.backend = self.backends.get(device) or type(self).backend
         # In the order of the library's stream, as such libraries do: what is queued there may outlive the tensor.
         size = 4 * int(np.prod(shape))
         self.handle = self.backend.allocate_on(size, self.stream) if handle is None else handle
@@ -56,8 +58,8 @@ class Tensor:
         self.steps = (c.c_int64 * len(shape))(*dense)
 
     @classmethod
-    def of(cls, array: np.ndarray[Any, Any]) -> Tensor:
-        made = cls(array.shape)
+    def of(cls, array: np.ndarray[Any, Any], device: int = 0) -> Tensor:
+        made = cls(array.shape, device=device)
         made.backend.upload(made.handle, np.ascontiguousarray(array).reshape(-1).view(np.uint8))
         return made
 
@@ -92,7 +94,8 @@ def _show(object_: int, out: Any) -> int:
 
 @_ALLOCATE
 def _allocate(prototype: Any, out: Any, context: int, set_error: int) -> int:
-    tensor, managed = Tensor(tuple(prototype[0].shape[: prototype[0].rank])), _Managed(1, 3)
+    shape, device = tuple(prototype[0].shape[: prototype[0].rank]), prototype[0].device_index
+    tensor, managed = Tensor(shape, device=device), _Managed(1, 3)
     Tensor.made += 1
     tensor.fill(managed.tensor)
     out[0] = c.pointer(managed)
