@@ -18,9 +18,11 @@ from xpuruntime.errors import WrongResult
 from xpuruntime.inference.execution.seeded_inputs import sample_feeds
 from xpuruntime.inference.native.model import native_model
 from xpuruntime.inference.self_check import check as checks
+from xpuruntime.inference.self_check.bounded import bounded_outputs, differ_in_last_places_of_one
 from xpuruntime.inference.self_check.locate import first_wrong
 from xpuruntime.inference.self_check.record import KIND
 from xpuruntime.ir import GraphBuilder
+from xpuruntime.numerics import compare
 from xpuruntime.profiler.trace import profile
 from xpuruntime.storage.store import Store
 from xpuruntime.types import DType
@@ -324,6 +326,71 @@ def test_an_engine_that_is_loaded_is_asked_first(files, store, loads_engines):
     file, _ = files
     with opened(file("perceptron"), cache_dir=store) as session:
         assert verdict_of(session).name == "onnxruntime"
+
+
+def scores(path: Path, bias: float, after: str = "") -> Path:
+    """A detector's head: small scores, of which ONNX Runtime's sigmoid has an error of some last places of 1."""
+    onnx = pytest.importorskip("onnx")
+    h, kind = onnx.helper, onnx.TensorProto.FLOAT
+    weights = {
+        "w": np.random.default_rng(0).standard_normal((40, 30)).astype(np.float32) * 0.05,
+        "b": np.full(30, bias, np.float32),
+        "thousand": np.float32(1000.0),
+    }
+    nodes = [
+        h.make_node("Gemm", ["x", "w", "b"], ["z"]),
+        h.make_node("Sigmoid", ["z"], ["s"]),
+        h.make_node("Transpose", ["s"], ["t"]),
+    ]
+    nodes.append(
+        h.make_node(after, ["t", "thousand"], ["y"]) if after else h.make_node("Identity", ["t"], ["y"])
+    )
+    graph = h.make_graph(
+        nodes, "scores", [h.make_tensor_value_info("x", kind, [3, 40])], [h.make_tensor_value_info("y", kind, [30, 3])],
+        [onnx.numpy_helper.from_array(a, n) for n, a in weights.items()],
+    )  # fmt: skip
+    path.write_bytes(
+        h.make_model(graph, opset_imports=[h.make_opsetid("", 17)], ir_version=8).SerializeToString()
+    )
+    return path
+
+
+@pytest.mark.parametrize("bias", [-8.0, -12.0])
+def test_a_vendor_s_error_in_small_scores_is_not_ours(bias, tmp_path, loads_engines):
+    """The interpreter judges instead, which computes in float64."""
+    pytest.importorskip("onnxruntime")
+    with opened(scores(tmp_path / "scores.onnx", bias), ALWAYS, cache_dir=tmp_path / "store") as session:
+        assert verdict_of(session).name == "the reference interpreter"
+        assert session.plan.decision("self_check").chosen.code is Reason.CHECKED
+
+
+def test_small_scores_are_still_judged(tmp_path, monkeypatch, loads_engines):
+    pytest.importorskip("onnxruntime")
+    with opened(scores(tmp_path / "scores.onnx", -8.0), OFF, cache_dir=tmp_path / "off") as session:
+        last = session._executable.only.plan.calls[-1].kernel
+    monkeypatch.setenv(HOOK, f"{last}:element")
+    with pytest.raises(WrongResult, match="disagrees with"):
+        opened(scores(tmp_path / "scores.onnx", -8.0), ALWAYS, cache_dir=tmp_path / "store").close()
+
+
+def test_only_bounded_outputs_are_compared_in_units_of_one(tmp_path):
+    """A division may make a small error of a score large."""
+    from xpuruntime.frontends.onnx import import_onnx
+
+    for after, bounded in (("", {"y"}), ("Mul", {"y"}), ("Div", set())):
+        graph = import_onnx(scores(tmp_path / "scores.onnx", -8.0, after))[0]
+        assert bounded_outputs(graph) == bounded
+    numbers = (np.array([3e-4, 2e-4], np.float32), np.array([3.001e-4, 2e-4], np.float32))
+    told = [compare("y", *numbers, 5e-5)]
+    for names, precision, same in (
+        ({"y"}, DType.FLOAT32, True),
+        (set(), DType.FLOAT32, False),
+        ({"y"}, DType.FLOAT64, False),
+    ):
+        assert (
+            differ_in_last_places_of_one([numbers[0]], [numbers[1]], told, frozenset(names), precision)
+            is same
+        )
 
 
 def test_no_vendor_is_imported_for_it(files, store):
