@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import xpuruntime as xrt
 from xpuruntime.codegen.cpp.target import cpu_target
+from xpuruntime.engines import lookup
 from xpuruntime.policies import ExecutionPolicy, KernelPolicy, Policy, Rule
 from xpuruntime.policies.entrances import ENTRANCES, SESSION
 from xpuruntime.policies.vocabulary import ENGINES, KERNELS, PRECISIONS
@@ -107,6 +108,7 @@ VALUES: Mapping[str, tuple[Any, ...]] = {
     "strict": (True, False),
     "self_check": ("off", "always"),
     "autocast": ({"norm": "low"},),
+    "parallel": ({"tensor": 2}, {"tensor": 1}),
     "transfers": ({"h2d": "io_only", "d2h": "io_only", "sync": "none"}, {"sync": "any"}),
 }
 OPEN = {"static_shape", "fixed_shapes"}
@@ -463,3 +465,22 @@ def test_random_policies_hold_or_are_errors_that_name_a_field(entrance: str) -> 
 
 def test_the_cpu_is_what_programs_are_made_for() -> None:
     assert by_compile(None).devices == {cpu_target().name.partition(":")[0]}
+
+
+@pytest.mark.parametrize(("fallback", "runs"), [([], False), (["cpu"], True)])
+def test_an_engine_that_is_not_here_is_not_replaced_because_the_policy_places_a_node(
+    fallback: list[str], runs: bool
+) -> None:
+    """The other nodes were on the native engine without a word."""
+    if lookup("tensorrt").installed():
+        pytest.skip("TensorRT is installed")
+    policy = ExecutionPolicy(
+        target="cpu", engine="tensorrt", place={"softmax": "onnxruntime"}, allow_fallback=fallback
+    )
+    outcome = entered("session", Policy(execution=policy))
+    if runs:
+        assert isinstance(outcome, Seen), outcome
+        assert outcome.engines == {"native", "onnxruntime"}
+    else:
+        assert isinstance(outcome, xrt.BuildError), outcome
+        assert all(word in str(outcome) for word in ("tensorrt", "not installed", "pip install"))

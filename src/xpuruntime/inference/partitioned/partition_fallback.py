@@ -35,7 +35,7 @@ def partition_fallback(
     )  # without a named engine, regions may merge into a neighbor's engine
     others = tuple(dict.fromkeys(c.engine for c in fallback if c.device.kind == "cpu"))
     if request.place:
-        first = _first(request)
+        first = _first(model, request, others)
         mix = mixed(
             model, first, (*others, *request.execution.order_for("cpu")), request.place, store, absorb=free
         )
@@ -82,12 +82,21 @@ def partition_fallback(
     return mix, Decision("engine", model.name, Candidate(name, code, why, facts=facts), rejected)
 
 
-def _first(request: SessionRequest) -> EngineCandidate:
-    """Return the default engine of unplaced nodes: the named engine, else the first installed one of the built-in order."""
+def _first(model: ModelSource, request: SessionRequest, others: Sequence[str]) -> EngineCandidate:
+    """Return the default engine of unplaced nodes: the named engine, or one that ``allow_fallback`` admits; without a name, the first
+    installed one of the built-in order. Raises BuildError if the named one and those are not installed.
+    """
     device = request.device or DeviceId("cpu")
     named = request.engine not in (None, "auto")
-    for name in [request.engine] if named else request.execution.order_for("cpu"):
-        plugin = lookup(str(name))
+    names = (str(request.engine), *others) if named else (*request.execution.order_for("cpu"), "native")
+    for name in names:
+        plugin = lookup(name)
         if plugin.installed():
             return EngineCandidate(plugin.name, device, request)
-    return EngineCandidate("native", device, request)
+    missing = lookup(names[0]).installed()
+    raise BuildError(
+        f"session({model.name!r})",
+        f"cannot be run as the policy places it: engine {names[0]!r}, which has the other nodes, is not here",
+        got=missing.reason,
+        do=missing.do,
+    )
