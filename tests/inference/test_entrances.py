@@ -480,7 +480,7 @@ def test_an_engine_that_is_not_here_is_not_replaced_because_the_policy_places_a_
     outcome = entered("session", Policy(execution=policy))
     if runs:
         assert isinstance(outcome, Seen), outcome
-        assert outcome.engines == {"native", "onnxruntime"}
+        assert "onnxruntime" in outcome.engines
     else:
         assert isinstance(outcome, xrt.BuildError), outcome
         assert all(word in str(outcome) for word in ("tensorrt", "not installed", "pip install"))
