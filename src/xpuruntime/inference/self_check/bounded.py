@@ -1,7 +1,7 @@
 """Outputs that an engine rounds in units of 1, however small they are.
 
 Vendors compute functions such as the sigmoid with an error of some last places of 1, and not of the result: a score of 0.0001 may be off by a
-thousandth. Such a difference from a vendor shows nothing about a session. Another reference has to judge it.
+thousandth. Such a difference from a vendor shows nothing about a session. Another reference decides.
 """
 
 from __future__ import annotations
