@@ -253,8 +253,12 @@ def main() -> int:
     parser.add_argument("--nodes", type=int, default=2000)
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
-    from playwright.sync_api import sync_playwright
-
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        raise SystemExit("playwright is missing: pip install playwright netron model-explorer") from None
+    if args.files is not None and not args.files.is_dir():
+        raise SystemExit(f"--files: no folder {args.files}")
     path = next(filter(None, map(shutil.which, BROWSERS)), None)
     if path is None:
         raise SystemExit(f"no browser: install one of {', '.join(BROWSERS)}")

@@ -45,6 +45,8 @@ ACTS = {
     "sigmoid": torch.nn.Sigmoid,
 }
 SPLITS = (1, 2, 4, 8, 16)
+MOST_ERROR = 1e-4
+"""From float64, relative to the largest value."""
 MOST = 10
 """Configurations of a case: those with the shortest estimates, at most three of a tile."""
 
@@ -101,6 +103,13 @@ def _turns(session: Any, x: torch.Tensor) -> list[tuple[float, Any]]:
     return [rows[at] for at in sorted(rows)]
 
 
+def largest_error(session: Any, model: torch.nn.Module, x: torch.Tensor) -> float:
+    """Return the largest max|d| / max|ref| of the session's outputs from the module's in float64."""
+    ours = session.run({session.input_info[0].name: x.cpu().numpy()}).values()
+    wants = [y.cpu().numpy() for y in model.to("cuda", torch.float64)(x.double())]
+    return max(float(abs(y - want).max() / abs(want).max()) for y, want in zip(ours, wants, strict=True))
+
+
 def measured(text: str, lock: Path | None) -> dict[str, Any]:
     """Return the times of a case."""
     os.environ["XPU_CACHE_MODE"] = "off"
@@ -125,11 +134,15 @@ def measured(text: str, lock: Path | None) -> dict[str, Any]:
         opened(model, "implicit_gemm").close()
         options = configs(*sizes[0])
         seen.clear()
-        ours = opened(Copies(text, len(options)).eval(), "implicit_gemm")
+        many = Copies(text, len(options)).eval()
+        ours = opened(many, "implicit_gemm")
     cudnn = opened(model, "cudnn")
     row: dict[str, Any] = {"sizes": sizes[0], "us": {}}
     with alone(lock), ours, cudnn:
         model, given = model.cuda(), x.cuda()
+        row["largest error"] = worst = largest_error(ours, many, given)
+        if not worst <= MOST_ERROR:
+            return row | {"error": f"a result is {worst:.2g} from float64"}
         row["torch"] = round(queued_us(_graph(model, (given,)), 20, 3) / 2, 2)
         row["us"]["cudnn"] = round(min(us for us, _ in _turns(cudnn, x)), 2)
         for option, (us, span) in zip(options, _turns(ours, x), strict=True):

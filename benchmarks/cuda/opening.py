@@ -5,7 +5,8 @@
 
 The networks are those of ``suite.py``. Every start is a process of its own and the only one that works; it first opens a tiny network, which loads the
 modules of Python and the libraries of CUDA. Seconds are from the module to the open session, and to the first output. ``export`` is PyTorch's
-export, which is also timed by itself; ``compile`` is NVRTC, or the C++ compiler on a processor.
+export, which is also timed by itself; ``compile`` is NVRTC, or the C++ compiler on a processor. The first
+output must be PyTorch's.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from typing import Any
 import paths  # noqa: F401
 import torch
 from gpu_report import arguments, machine, write
-from suite import built
+from models import rms
+from suite import _first, built
 
 import xpuruntime as xrt
 
@@ -36,6 +38,8 @@ NETWORKS = (
     "convnext_atto.timm", "mobilenetv3_small_050.timm", "swin_tiny_patch4_window7_224.timm", "r3d_18.torchvision", "googlenet.torchvision",
     "bert.transformers", "gpt2.transformers", "hubert.transformers",
 )  # fmt: skip
+MOST_ERROR = {"float32": 1e-4, "float16": 0.05, "bfloat16": 0.2}
+"""Relative root mean square from PyTorch in float32 on the processor."""
 GOALS = {"cold": 2.5, "stored": 0.2}
 """Median seconds to the open session."""
 
@@ -90,9 +94,12 @@ def start(network: str, dtype: str, device: str, store: str, profile: str) -> di
         opened = time.perf_counter()
         if profile:
             recorder.disable()
-        session.run({i.name: v.numpy() for i, v in zip(session.input_info, inputs, strict=True)})
+        outputs = session.run({i.name: v.numpy() for i, v in zip(session.input_info, inputs, strict=True)})
         finished = time.perf_counter()
         session.close()
+        error = rms(next(iter(outputs.values())), _first(model(*inputs)).numpy())
+    if not error <= MOST_ERROR[dtype]:
+        raise SystemExit(f"{network}: the output is {error:.2g} from PyTorch's")
     if profile:
         pstats.Stats(recorder, stream=sys.stderr).sort_stats("cumtime").print_stats(60)
     return {"opened": opened - began, "first_output": finished - began, **seconds}

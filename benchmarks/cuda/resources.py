@@ -51,6 +51,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = arguments(__doc__)
     parser.add_argument("--levels", type=lambda t: t.split(","), default=list(LEVELS), metavar="A,B")
     args = parser.parse_args(argv)
+    if unknown := set(args.levels) - LEVELS.keys():
+        parser.error(f"no level {', '.join(sorted(unknown))}: there are {', '.join(LEVELS)}")
     rows: dict[str, Any] = {}
     for index in range(len(CALLS)):
         rows[call_text(index)] = {name: row(index, LEVELS[name]) for name in args.levels}

@@ -48,6 +48,10 @@ def run_cases(
     if args.dry_run:
         print(*args.cases, sep="\n")
         return 0
+    if not torch.cuda.is_available():
+        raise SystemExit(
+            "this script needs an NVIDIA GPU, and PyTorch sees none here; --dry-run lists the cases"
+        )
     results: dict[str, Any] = {"machine": machine(torch.cuda.get_device_name(0), *packages), "cases": {}}
     return _measure(args, script, results, note)
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gpu_report import Report, arguments, run_parts
+from gpu_report import Report, arguments, name_of_device, run_parts
 
 import xpuruntime as xrt
 from xpuruntime.profiler.receipt import Receipt
@@ -194,26 +194,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--models", type=Path, default=Path("build/attribution"), metavar="FOLDER")
     parser.add_argument("--write", action="store_true", help="write the models first")
-
-    def before(args: argparse.Namespace) -> None:
-        if args.write:
-            write_models(args.models)
-
     return run_parts(
         __doc__,
         PARTS,
-        gpu=_gpu,
+        gpu=name_of_device,
         packages=("onnxruntime", "openvino"),
         argv=argv,
         parser=parser,
-        before=before,
+        before=lambda args: write_models(args.models) if args.write else None,
     )
-
-
-def _gpu() -> str:
-    from xpuruntime.runtime.device import cpu, cuda
-
-    return next((d.name for d in cuda().devices), f"none, on {cpu().model}")
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from gpu_report import Report, arguments, run_parts
+from gpu_report import Report, arguments, name_of_device, run_parts
 from onnx import TensorProto, numpy_helper
 
 from xpuruntime.workbench.bisect import bisect
@@ -253,26 +253,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", default="0", help="draws the broken nodes")
     parser.add_argument("--models", type=Path, default=Path("build/bisection"), metavar="FOLDER")
     parser.add_argument("--write", action="store_true", help="write the models first")
-
-    def before(args: argparse.Namespace) -> None:
-        if args.write:
-            write_models(args.models)
-
     return run_parts(
         __doc__,
         PARTS,
-        gpu=_gpu,
+        gpu=name_of_device,
         packages=("onnx", "onnxruntime"),
         argv=argv,
         parser=parser,
-        before=before,
+        before=lambda args: write_models(args.models) if args.write else None,
     )
-
-
-def _gpu() -> str:
-    from xpuruntime.runtime.device import cpu, cuda
-
-    return next((d.name for d in cuda().devices), f"none, on {cpu().model}")
 
 
 if __name__ == "__main__":

@@ -6,8 +6,8 @@
         sys.exit(run_parts(__doc__, PARTS, gpu=lambda: torch.cuda.get_device_name(0), packages=("torch",)))
 
 Every script then takes ``--out FILE.json``, ``--dry-run`` (prints the parts, uses no device) and names of parts. The file is written after each part,
-so that an interrupted run keeps its results. ``tests/gpu/stages.py`` runs all scripts. This module imports only the standard library, and PyTorch in
-``queued_us``.
+so that an interrupted run keeps its results. ``tests/gpu/stages.py`` runs all scripts. This module imports only the standard library, PyTorch in
+``queued_us``, and the package in ``name_of_device``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Report", "arguments", "machine", "queued_us", "run_parts", "write"]
+__all__ = ["Report", "arguments", "machine", "name_of_device", "queued_us", "run_parts", "write"]
 
 _ROOT = Path(__file__).resolve().parents[2]
 Part = Callable[["Report", argparse.Namespace], Any]
@@ -48,6 +48,13 @@ def machine(gpu: str, *packages: str) -> dict[str, Any]:
         "command": " ".join(["python", *sys.argv]).replace(f"{_ROOT}/", ""),
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
     }
+
+
+def name_of_device() -> str:
+    """Return the first GPU's name; without one, the processor's."""
+    from xpuruntime.runtime.device import cpu, cuda
+
+    return next((d.name for d in cuda().devices), f"none, on {cpu().model}")
 
 
 def _own() -> str:

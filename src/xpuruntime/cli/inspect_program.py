@@ -88,16 +88,16 @@ def _show_resources(report: ProgramReport) -> None:
     from ..workbench.programs.report import resources_of
 
     kernels = {k: r for b in report.program.binaries for k, r in resources_of(b).items()}
-    chosen = sorted(kernels.items(), key=lambda item: (-item[1].stack_bytes, -item[1].registers))
-    shown = [item for item in chosen if item[1].stack_bytes] or chosen
     if not kernels:
         return
+    ranked = sorted(kernels.items(), key=lambda item: (-item[1].stack_bytes, -item[1].registers))
+    with_stack = [item for item in ranked if item[1].stack_bytes]
     print_table(
-        f"CUDA kernels: {len(shown) if shown is not chosen else 'none'} of {len(kernels)} with a stack",
+        f"CUDA kernels: {len(with_stack) or 'none'} of {len(kernels)} with a stack",
         ("kernel", "registers", "stack", "shared memory"),
         [
             (k, r.registers, size_text(r.stack_bytes), size_text(r.shared_bytes))
-            for k, r in shown[:_MOST_KERNELS]
+            for k, r in (with_stack or ranked)[:_MOST_KERNELS]
         ],
         right=("registers", "stack", "shared memory"),
     )

@@ -18,8 +18,8 @@ from .calls import LoweredGraph, StageCall
 __all__ = ["Code", "plan_of", "symbols_of"]
 
 _NAME = re.compile(r"\bKERNEL\b")
-_COMMON, _REPORTING = frozenset({"(all)"}), frozenset({"(reporting)"})
-"""Keys of binaries that are not limited: of all functions, and of those that report errors."""
+_TOGETHER = frozenset({"(together)"})
+"""Key of the binary without a limit: of all functions, or of those that report errors."""
 
 
 class Code:
@@ -56,7 +56,7 @@ class Code:
     def _room_for(self, parts: frozenset[str], reports: bool) -> int:
         """Return the index of the binary that takes the next function with these parts."""
         limit = 0 if reports else self.target.functions_per_binary
-        key = parts if limit else _REPORTING if self.target.functions_per_binary else _COMMON
+        key = parts if limit else _TOGETHER
         index = self._open.get(key, -1)
         if index >= 0:
             functions = self._binaries[index - self._first]

@@ -25,7 +25,7 @@ from ...spec.conv import FLOATS, OPS, act_of, stem_of, strides_of_weight, suppor
 from ...spec.conv_shape import ConvShape
 from ..heavy import MAX_BLOCKS_YZ, TAGS, about, bytes_of, c_bool, constants, in_chunks, shared_limit
 from ..launch import LaunchConfig, cuda_stage
-from ..matmul.fma import FmaConfig, fma_config, fma_lowered, fma_numbers, split_arguments
+from ..matmul.fma import FmaConfig, fma_config, fma_launch, fma_lowered, fma_numbers, split_arguments
 from ..matmul.generated import Tile, tile_for
 from ..matmul.libraries import absent
 from ..matmul.text import parts_of
@@ -183,12 +183,7 @@ def fma_call(
         *([f"else {run(False)}"] if aligned else []),
     ]
     t = c.tile
-    launch = LaunchConfig(
-        (t.blocks(s.pixels, s.filters), c.splits, s.groups),
-        (t.threads, 1, 1),
-        t.shared,
-        min_blocks_per_sm=t.blocks_per_sm(shared_limit(target)),
-    )
+    launch = fma_launch(c, s.pixels, s.filters, s.groups, target)
     stage = cuda_stage(
         stem_of("conv", s), about(call, f"FMA, {t.rows} pixels x {t.columns} filters a block, {c.splits} splits"), [*arguments, *split], body,
         launch, before=before, parts=parts_of(act_of(call), "implicit_gemm"), flops=s.flops(2),

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ....codegen.target import CodegenTarget
 from ...kernel import LoweredCall, Stage
 from ..heavy import multiprocessors, shared_limit
-from ..launch import Argument
+from ..launch import Argument, LaunchConfig
 
 __all__ = [
     "CONFIGS",
@@ -21,6 +21,7 @@ __all__ = [
     "FmaConfig",
     "FmaTile",
     "fma_config",
+    "fma_launch",
     "fma_lowered",
     "fma_numbers",
     "split_arguments",
@@ -155,6 +156,15 @@ def fma_numbers(c: FmaConfig, m: int, n: int, k: int) -> dict[str, object]:
         "BM": t.rows, "BN": t.columns, "WARPS_M": t.warps_m, "WARPS_N": t.warps_n, "STAGES": t.stages, "SPLITS": c.splits, "m": m, "n": n,
         "k": k, "TILES_N": math.ceil(n / t.columns),
     }  # fmt: skip
+
+
+def fma_launch(c: FmaConfig, m: int, n: int, batches: int, target: CodegenTarget) -> LaunchConfig:
+    """Return the launch of a configuration: a block for each tile, split of k, and batch."""
+    t = c.tile
+    blocks = t.blocks_per_sm(shared_limit(target))
+    return LaunchConfig(
+        (t.blocks(m, n), c.splits, batches), (t.threads, 1, 1), t.shared, min_blocks_per_sm=blocks
+    )
 
 
 def split_arguments(c: FmaConfig) -> list[Argument]:

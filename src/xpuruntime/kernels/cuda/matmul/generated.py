@@ -23,7 +23,7 @@ from ...spec.matmul import OPS, product_of
 from ...spec.product import Product
 from ..heavy import TAGS, about, bytes_of, c_bool, constants, multiprocessors, shared_limit
 from ..launch import LaunchConfig, cuda_stage
-from .fma import FmaConfig, fma_config, fma_lowered, fma_numbers, split_arguments
+from .fma import FmaConfig, fma_config, fma_launch, fma_lowered, fma_numbers, split_arguments
 from .libraries import Cublas, CublasLt
 from .text import Matrices, arguments_of, calls_by_alignment, finish_text, matrices_of, parts_of, supported
 
@@ -197,12 +197,7 @@ def fma_call(
         "struct KERNEL_sizes {", constants("int", fma_numbers(c, p.m, p.n, p.k)), "};", *finish_text(p, arguments, "float"),
     ]  # fmt: skip
     t = c.tile
-    launch = LaunchConfig(
-        (t.blocks(p.m, p.n), c.splits, p.batches),
-        (t.threads, 1, 1),
-        t.shared,
-        min_blocks_per_sm=t.blocks_per_sm(shared_limit(target)),
-    )
+    launch = fma_launch(c, p.m, p.n, p.batches, target)
     stage = cuda_stage(
         f"matmul_{p.m}x{p.n}x{p.k}", about(call, f"FMA, {t.rows}x{t.columns} a block, {c.splits} splits"), [*arguments, *split], body, launch,
         before=before, parts=parts_of(p.act, "fma_gemm"), flops=2 * p.batches * p.m * p.n * p.k,
