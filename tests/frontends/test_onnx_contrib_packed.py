@@ -68,7 +68,12 @@ def test_a_model_that_allows_int8_activations_opens() -> None:
     case = bits(4, 48, 96, 32, zeros="packed", accuracy_level=4, note="")
     model, feeds = model_of(case)
     assert open_model(model).products == Products(floats=1, rounded=1)
-    with InferenceSession(model, engine="native", device="cpu", execution_policy={"self_check": "always"}) as sess:
+    with InferenceSession(
+        model,
+        engine="native",
+        device="cpu",
+        exec_policy={"version": 1, "execution": {"self_check": "always"}},
+    ) as sess:
         (got,) = sess.run(feeds).values()
     exact, _ = model_of(case._replace(attributes={**case.attributes, "accuracy_level": 0}))
     assert differences(got, theirs(exact, feeds)[0]) <= 1e-5
