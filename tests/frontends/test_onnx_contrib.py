@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
+from onnx import helper, numpy_helper
 
 pytest.importorskip("onnxruntime")
 
@@ -119,3 +120,23 @@ def test_a_session_of_the_native_engine_runs_it(op: str) -> None:
         got = list(sess.run(feeds).values())
     for value, want in zip(got, theirs(model, feeds), strict=True):
         assert differences(value, want) <= (1.0 if want.dtype.kind in "iu" else LIMITS.get(op, 1e-4))
+
+
+def test_an_op_that_is_not_lowered_is_cut_to_an_engine_that_knows_it() -> None:
+    """Its neighbors stay on the native engine, and the plan says why it does not."""
+    operands = (floats(3, 5), scale(1.5))
+    base, feeds = model_of(Case("ScaledSiLU", operands))
+    proto = onnx.ModelProto.FromString(base)
+    graph = proto.graph
+    graph.node[0].output[0] = "inner"
+    graph.node.append(helper.make_node("MatMul", ["inner", "w"], ["o0"], name="product"))
+    graph.initializer.append(numpy_helper.from_array(floats(5, 5), "w"))
+    model = proto.SerializeToString()
+    with pytest.raises(UnavailableError, match=r"ScaledSiLU \(the_node\) has no form in the IR"):
+        InferenceSession(model, engine="native", device="cpu")
+    policy = {"version": 1, "execution": {"allow_fallback": "cpu"}}
+    with InferenceSession(model, engine="native", device="cpu", exec_policy=policy) as sess:
+        (got,) = sess.run(feeds).values()
+        homes = {n.name: r.engine for r in sess.plan.regions for n in sess.plan.nodes if n.region == r.id}
+    assert homes == {"the_node": "onnxruntime", "product": "native"}
+    assert differences(got, theirs(model, feeds)[0]) <= 1e-5
