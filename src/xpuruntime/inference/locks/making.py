@@ -16,6 +16,7 @@ from ...program.plan import Plan
 from ...program.program import CompiledProgram
 from ...protocols import EngineRequest, Executable, ModelSource
 from ...runtime.execution.executor import Executor
+from ...targets import DeviceId
 from ..native.engine import TIMES, compiled, compiled_graph, recorded, times_of
 from ..native.executable import NativeExecutable
 from ..partitioned.mixed import MixedExecutable, native_request
@@ -107,7 +108,8 @@ def _region_programs(
     executable: MixedExecutable, request: SessionRequest, who: str
 ) -> Iterator[LockedProgram]:
     """Return the program of each native region and each set of its sizes, compiled again with the recorded kernels."""
-    own = native_request(request)
+    devices = [DeviceId.parse(r.device) for r in executable.partition.regions]
+    own = native_request(request, next((d for d in devices if d.kind == "cuda"), DeviceId("cpu")))
     for region, sizes, executor in executable.executors:
         graph = specialize(executable.partition.subgraph(region), sizes)
         implementations = tuple(executor.implementations)

@@ -20,7 +20,8 @@ from ...decisions import Candidate, Decision, Reason
 from ...engines import lookup
 from ...errors import StoreError, XpuError
 from ...protocols import Array, ModelSource
-from ...runtime.device import cpu
+from ...runtime.backends.cuda import CudaBackend
+from ...runtime.device import Device, cpu
 from ...storage.store import Store, digest
 from ...targets import DeviceId
 from ..execution.examples import digest_of, measuring_feeds
@@ -28,7 +29,7 @@ from ..native.model import native_model
 from ..selection.auto import Contender, measure
 from ..selection.candidate import EngineCandidate, LoadedEngine, attempt
 from ..selection.request import SessionRequest, kernels_key
-from .mixed import demanded_kernels, mixed_of
+from .mixed import demanded_kernels, mixed_of, on_device
 from .mixed_search import searched
 from .node_costs import measured_costs
 
@@ -52,9 +53,14 @@ def chosen_mix(
     """Return the chosen engine (None: none is available), the decision with every candidate's time, and warnings."""
     place = {k: v for k, v in request.place.items() if k != "*"}
     names = [request.engine] if request.engine not in (None, WORD) else []
-    engines = dict.fromkeys((*map(str, names), *request.execution.order_for("cpu")))
-    candidates = [EngineCandidate(e, DeviceId("cpu"), request) for e in engines]
-    key = _key(model, request, tuple(engines), place) | {"inputs": digest_of(request.examples)}
+    named = request.device
+    device = named if named is not None and named.kind == "cuda" else DeviceId("cpu")
+    engines = dict.fromkeys((*map(str, names), *request.execution.order_for(device.kind)))
+    candidates = [EngineCandidate(e, device, request) for e in engines]
+    key = _key(model, request, tuple(engines), place) | {
+        "inputs": digest_of(request.examples),
+        "device": _device_key(device),
+    }
     known = _recorded(model, candidates, store, key) if request.caching else None
     if known is not None:
         return *known, []
@@ -161,6 +167,14 @@ def _key(
     }
 
 
+def _device_key(device: DeviceId) -> str:
+    """Return the device by its place and its product's name; times of one GPU say nothing about another."""
+    if device.kind != "cuda":
+        return str(device)
+    backend = Device(device).backend
+    return f"{device}: {backend.name}" if isinstance(backend, CudaBackend) else str(device)
+
+
 def _record(store: Store, key: Mapping[str, Any], decision: Decision, loaded: LoadedEngine) -> None:
     try:
         store.put(
@@ -217,10 +231,10 @@ def _again(
     try:
         plan = partition(
             native_model(model).graph,
-            demanded_kernels(first.request, engines[0]),
-            others=engines[1:],
-            place=place,
-            costs=Costs(measured=away),
+            demanded_kernels(first.request, engines[0], first.device),
+            others=[on_device(e, first.device) for e in engines[1:]],
+            place={k: on_device(e, first.device) for k, e in place.items()},
+            costs=Costs(measured={on_device(e, first.device): t for e, t in away.items()}),
         )
     except XpuError as error:
         return Candidate("several engines", Reason.BUILD_FAILED, f"{error.what}: {error.got}", error.do)

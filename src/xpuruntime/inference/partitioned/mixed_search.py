@@ -23,7 +23,7 @@ from ...protocols import Array, ModelSource
 from ...storage.store import Store
 from ..selection import auto
 from ..selection.candidate import EngineCandidate, LoadedEngine
-from .mixed import MixedExecutable, demanded_kernels, mixed_of
+from .mixed import MixedExecutable, demanded_kernels, mixed_of, on_device
 
 __all__ = ["Mix", "corrected", "mixes", "predicted", "searched"]
 
@@ -123,8 +123,15 @@ def mixes(
         plans = []
         for share in _SHARES:
             dearer = replace(costs, region_s={e: costs.enter_s(e) + share * whole for e in engines})
-            demands = demanded_kernels(first.request, group[0])
-            plan = partition(graph, demands, others=group[1:], place=place, costs=dearer)
+            plan = partition(
+                graph,
+                demanded_kernels(first.request, group[0], first.device),
+                others=[on_device(e, first.device) for e in group[1:]],
+                place={k: on_device(e, first.device) for k, e in place.items()},
+                costs=replace(
+                    dearer, measured={on_device(e, first.device): t for e, t in costs.measured.items()}
+                ),
+            )
             shape = _shape(plan)
             if (place or len({e for e, _ in shape}) > 1) and shape not in seen:
                 seen.add(shape)
