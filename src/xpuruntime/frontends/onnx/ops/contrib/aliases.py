@@ -48,5 +48,4 @@ LOWERINGS: dict[str, OpLowering] = {
     "Pad": MOVEMENT["Pad"],
     "Range": CREATION["Range"],
     "ReduceSumInteger": _sum_integers,
-    "Trilu": MOVEMENT["Trilu"],
 }
