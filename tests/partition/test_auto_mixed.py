@@ -173,8 +173,8 @@ def test_what_regions_took_corrects_what_their_nodes_cost(model) -> None:
     costs = Costs(measured={"native": native, "onnxruntime": other})
     (plan,) = mixed_search.mixes(graph, costs, EngineCandidate("native", CPU), {})
     first, second = plan.regions
-    once = mixed_search.Mix(None, plan, {first.id: 4 * half * 1e-3, second.id: (len(names) - half) * 1e-3})
-    twice = mixed_search.Mix(None, plan, {first.id: half * 1e-3, second.id: (len(names) - half) * 1e-3})
+    once = mixed_search.TimedPlan(plan, {first.id: 4 * half * 1e-3, second.id: (len(names) - half) * 1e-3})
+    twice = mixed_search.TimedPlan(plan, {first.id: half * 1e-3, second.id: (len(names) - half) * 1e-3})
     found = mixed_search.corrected(costs, [once]).measured
     assert found["native"] == pytest.approx(
         {n: t * (4 if i < half else 1) for i, (n, t) in enumerate(native.items())}
