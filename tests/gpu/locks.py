@@ -193,12 +193,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def write_model(path: Path) -> None:
-    """Export ResNet-50 unless it is there."""
-    from attribution import write_seeded
-
+    """Export ResNet-50 unless it is there, in another process: PyTorch brings CUDA libraries of its own, which would be those of the lock."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if not path.is_file():
-        write_seeded("resnet50", path)
+        script = "import sys, pathlib; sys.path.insert(0, sys.argv[1]); import attribution; attribution.write_seeded('resnet50', pathlib.Path(sys.argv[2]))"
+        line = [sys.executable, "-c", script, str(Path(__file__).resolve().parent), str(path)]
+        subprocess.run(line, check=True, timeout=200)
 
 
 if __name__ == "__main__":

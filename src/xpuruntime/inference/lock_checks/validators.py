@@ -14,6 +14,7 @@ from ...frontends.torch.opaque import torch_version
 from ...program.lock import Lock
 from ...protocols import EngineRequest, ModelSource
 from ...runtime.device import cpu, cuda, libraries
+from ...runtime.library_versions import reported_version
 from ...targets import DeviceId
 from ..selection.request import SessionRequest
 
@@ -80,7 +81,8 @@ def _device_facts(device: DeviceId) -> dict[str, str]:
     report = cuda()
     gpu = next((d for d in report.devices if d.index == device.index), None)
     facts = {"driver": report.driver_version, "gpu": "absent" if gpu is None else gpu.name}
-    return facts | {f"library {s.name}": s.version for s in libraries() if s.version}
+    loaded = ((s.name, reported_version(s)) for s in libraries())
+    return facts | {f"library {name}": version for name, version in loaded if version}
 
 
 def region_validators(
