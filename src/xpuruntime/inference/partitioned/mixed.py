@@ -13,6 +13,7 @@ from typing import Any
 
 from ... import __version__
 from ...compiler.locked import KernelLock
+from ...compiler.partition.cost import Costs
 from ...compiler.partition.partitioner import PartitionPlan, partition
 from ...compiler.partition.replay import replayed
 from ...decisions import Candidate, Reason, Support
@@ -36,7 +37,6 @@ from .dag_executor import DAGExecutor
 
 __all__ = [
     "MixedExecutable",
-    "demanded_kernels",
     "forces_kernels",
     "lacks_ops",
     "lacks_sizes",
@@ -44,7 +44,7 @@ __all__ = [
     "mixed",
     "mixed_of",
     "native_request",
-    "on_device",
+    "partition_on",
     "region_of",
     "with_host_steps",
 ]
@@ -135,9 +135,9 @@ def mixed(
             return Candidate(name, Reason.OP_UNSUPPORTED, "a session's model has no states")
         plan = partition(
             source.graph,
-            demanded_kernels(first.request, first.engine, first.device),
-            others=tuple(on_device(e, first.device) for e in others),
-            place={k: on_device(e, first.device) for k, e in place.items()},
+            _demanded_kernels(first.request, first.engine, first.device),
+            others=tuple(_on_device(e, first.device) for e in others),
+            place={k: _on_device(e, first.device) for k, e in place.items()},
             absorb=absorb,
         )
         if admits is not None:
@@ -154,13 +154,27 @@ def mixed(
     return mixed_of(model, plan, first, store)
 
 
-def demanded_kernels(request: SessionRequest, engine: str, device: DeviceId) -> Resolved:
+def _demanded_kernels(request: SessionRequest, engine: str, device: DeviceId) -> Resolved:
     """Return the demands for ``partition``: the requested kernels, and the engine that comes first with its device."""
     target = str(device) if device.kind == "cuda" else None
     return _demands(request, ExecutionPolicy(engine=engine, target=target))
 
 
-def on_device(engine: str, device: DeviceId) -> str:
+def partition_on(
+    graph: Graph, first: EngineCandidate, engines: Sequence[str], place: Mapping[str, str], costs: Costs
+) -> PartitionPlan:
+    """Return the plan over engines on the device of ``first``, by costs that name engines without it."""
+    device = first.device
+    return partition(
+        graph,
+        _demanded_kernels(first.request, engines[0], device),
+        others=[_on_device(e, device) for e in engines[1:]],
+        place={k: _on_device(e, device) for k, e in place.items()},
+        costs=replace(costs, measured={_on_device(e, device): t for e, t in costs.measured.items()}),
+    )
+
+
+def _on_device(engine: str, device: DeviceId) -> str:
     """Return an engine as ``partition`` names it for a device; engines without GPUs stay on the host."""
     if device.kind != "cuda" or " on " in engine or engine in _HOST_ONLY:
         return engine
@@ -297,9 +311,7 @@ class MixedExecutable(Stoppable, HasRegions, RunsTensors):
     @property
     def partition(self) -> PartitionPlan:
         """Return the plan of the regions as they run now, in names of the graph."""
-        now = {r.id: r for r in self._dag.plan.regions}
-        regions = tuple(now.get(r.id, r) for r in self._partition.regions)
-        return replace(self._partition, plan=replace(self._partition.plan, regions=regions))
+        return self._dag.partition
 
     @property
     def executors(self) -> list[tuple[str, dict[str, int], Executor]]:
