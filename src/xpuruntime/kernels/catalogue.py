@@ -36,7 +36,7 @@ def _cpu() -> tuple[Kernel, ...]:
     from .cpu.matmul.einsum import KERNELS as MATMUL_EINSUM
     from .cpu.matmul.experts import KERNELS as MATMUL_EXPERTS
     from .cpu.matmul.generated import KERNELS as MATMUL
-    from .cpu.matmul.int4 import KERNELS as MATMUL_INT4
+    from .cpu.matmul.grouped import KERNELS as MATMUL_GROUPED
     from .cpu.matmul.norm_linear import KERNELS as MATMUL_NORM_LINEAR
     from .cpu.movement import KERNELS as MOVEMENT
     from .cpu.norm import KERNELS as NORM
@@ -58,7 +58,7 @@ def _cpu() -> tuple[Kernel, ...]:
         *NORM,
         *MATMUL,
         *MATMUL_NORM_LINEAR,
-        *MATMUL_INT4,
+        *MATMUL_GROUPED,
         *MATMUL_EXPERTS,
         *MATMUL_EINSUM,
         *INT8_MATMUL,

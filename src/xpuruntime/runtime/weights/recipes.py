@@ -18,6 +18,7 @@ from ...casts import to
 from ...errors import FormatError, InputError
 from ...program.program import WeightTransformRecipe
 from ...program.recipe_check import infer_recipe, recipe_bytes, resolve
+from ...storage.blocks import GroupForm, block_groups, block_values
 from ...types import DType, TensorSpec
 from ..memory.layouts import to_memory
 from .int4 import int4_groups
@@ -147,6 +148,16 @@ def _quantize_int8(xs: Sequence[Array], a: Mapping[str, Any]) -> Array:
     return np.asarray(np.clip(codes, -127, 127).astype(np.int8))
 
 
+def _groups_of_blocks(xs: Sequence[Array], a: Mapping[str, Any]) -> Array:
+    try:
+        return block_groups(xs[0], a["blocks"], GroupForm(a["bits"], a["group"], a["numbers"]))
+    except ValueError as error:
+        do = "The file is damaged; weights: model reads it as it is."
+        raise FormatError(
+            "weight recipe", "cannot keep blocks as they are stored", got=error, do=do
+        ) from error
+
+
 def _arange(_: Sequence[Array], a: Mapping[str, Any]) -> Array:
     dtype, steps = DType(a["dtype"]), np.arange(a["count"])
     return to(np.asarray(a["start"] + a["step"] * steps), dtype)
@@ -190,6 +201,8 @@ STEPS: Mapping[str, Step] = {
     "scale_int8": _scale_int8,
     "quantize_int8": _quantize_int8,
     "groups_int4": lambda xs, a: int4_groups(xs[0], a["group"]),
+    "dequantize_blocks": lambda xs, a: block_values(xs[0], a["blocks"]),
+    "groups_of_blocks": _groups_of_blocks,
     "arange": _arange,
     "constant": _constant,
 }
