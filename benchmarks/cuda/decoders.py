@@ -201,7 +201,7 @@ def speed(report: Report, args: argparse.Namespace) -> Any:
 
 WEIGHTS = ("model", "int8", "int4", "int4_128")
 """Words of ``kernel.weights`` that the part ``weights`` measures."""
-FORMATS = ("Q4_0", "Q4_K", "Q8_0", "Q6_K")
+FORMATS = ("Q4_0", "Q4_K", "Q8_0")
 """Formats of GGUF files that it measures with ``weights: stored``."""
 
 
