@@ -10,7 +10,6 @@ the text is forced, and each step's logits give the probability of the next one.
 from __future__ import annotations
 
 import argparse
-import time
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -64,14 +63,12 @@ def rescaled(found: Checkpoint) -> Checkpoint:
 
 
 def measured(model: Checkpoint, kernels: dict[str, Any], text: list[int], dtype: str) -> dict[str, Any]:
-    """Return the loss of a text, the bytes of the weights, and the time of a step."""
+    """Return the loss of a text, and the bytes of the weights."""
     policy = {"version": 1, "kernel": kernels}
     with Generator(model, capacity=len(text), buckets=(16,), dtype=dtype, policy=policy) as ours:
-        began = time.perf_counter()
         rows = np.array([ours.step(t, i)[0].astype(np.float32) for i, t in enumerate(text[:-1])])
-        step_ms = (time.perf_counter() - began) / len(rows) * 1e3
         size = ours.weights.size_bytes
-    return {"nats": round(nats(rows, text), 4), "bytes": size, "step_ms": round(step_ms, 2)}
+    return {"nats": round(nats(rows, text), 4), "bytes": size}
 
 
 def packaged() -> Path:
@@ -104,7 +101,7 @@ def main() -> int:
             print(f"{kind}, {word}: {rows[f'{kind}, {word}']}", flush=True)
     result = {"machine": facts(), "model": found.name, "tokens": len(text), "dtype": args.dtype, "rows": rows}
     if args.keep:
-        keep("weight_losses.json", result)
+        keep("weight_losses", result, timed=False)
     return 0
 
 

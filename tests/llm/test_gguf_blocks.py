@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,23 @@ MIXED = {"attn_v": "Q6_K", "ffn_down": "Q6_K", "output": "Q6_K", "token_embd": "
 """Parts that files of the kind Q4_K_M store in another format than the rest."""
 
 
-def file_of(folder: Path, name: str, others: dict[str, str] | None = None) -> tuple[Path, Any]:
-    """Write a small Llama whose matrices are blocks of random bits. Return the file, and transformers' model with the same values."""
+EXPERTS = {
+    "hidden_size": 64,
+    "intermediate_size": 64,
+    "moe_intermediate_size": 32,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "tie_word_embeddings": False,
+}
+
+
+def file_of(
+    folder: Path, name: str, others: dict[str, str] | None = None, experts: bool = False
+) -> tuple[Path, Any]:
+    """Write a small Llama, or a Qwen3 with experts, whose matrices are blocks of random bits. Return the file, and transformers' model with the
+    same values.
+    """
     sizes = {
         "hidden_size": 256,
         "intermediate_size": 512,
@@ -38,27 +54,36 @@ def file_of(folder: Path, name: str, others: dict[str, str] | None = None) -> tu
         "num_key_value_heads": 8,
         "tie_word_embeddings": False,
     }
-    model = reference("llama", **sizes, **PLAIN)
+    model = reference("qwen3_moe", **EXPERTS) if experts else reference("llama", **sizes, **PLAIN)
     blocks: dict[str, Any] = {}
     add = gguf.GGUFWriter.add_tensor
 
     def in_blocks(writer: Any, tensor: str, array: Any) -> None:
-        if array.ndim < 2:
+        if array.ndim < 2 or "ffn_gate_inp" in tensor:
             return add(writer, tensor, array)
         part = tensor.removesuffix(".weight").rpartition(".")[2]
         kind = (others or {}).get(part, name)
         values = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind]]
         if kind in BLOCK_FORMATS:
-            blocks[tensor] = random_blocks(kind, len(array), array.shape[1] // values[0], seed=len(blocks))
+            rows = math.prod(array.shape[:-1])
+            raw = random_blocks(kind, rows, array.shape[-1] // values[0], seed=len(blocks))
+            blocks[tensor] = raw.reshape(*array.shape[:-1], -1)
         else:
             blocks[tensor] = np.zeros((len(array), array.shape[1] // values[0] * values[1]), np.uint8)
         return add(writer, tensor, blocks[tensor], raw_dtype=gguf.GGMLQuantizationType[kind])
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gguf.GGUFWriter, "add_tensor", in_blocks)
-        file = written(folder, "llama", model)
-    arrays = open_checkpoint(file).arrays  # dequantized by the package
-    model.load_state_dict({n: torch.from_numpy(arrays[n].copy()) for n in arrays})
+        file = written(folder, "qwen3moe" if experts else "llama", model)
+    arrays = dict(open_checkpoint(file).arrays)  # dequantized by the package
+    if experts:
+        for i in range(model.config.num_hidden_layers):
+            at = f"model.layers.{i}"
+            gate, up = (arrays.pop(f"{at}.ffn_{part}_exps.weight") for part in ("gate", "up"))
+            arrays[f"{at}.mlp.experts.gate_up_proj"] = np.concatenate([gate, up], axis=1)
+            arrays[f"{at}.mlp.experts.down_proj"] = arrays.pop(f"{at}.ffn_down_exps.weight")
+            arrays[f"{at}.mlp.gate.weight"] = arrays.pop(f"{at}.ffn_gate_inp.weight")
+    model.load_state_dict({n: torch.from_numpy(np.array(a)) for n, a in arrays.items()})
     return file, model
 
 
@@ -85,6 +110,26 @@ def test_the_model_is_the_one_with_the_files_values(tmp_path: Path, name: str, d
     layers, own = model.config.num_hidden_layers, name.removesuffix("_M")
     kept = {own: 5 * layers, "Q6_K": 2 * layers + 1} if mixed else {own: 7 * layers + 1}
     assert said.chosen.facts == {"in blocks": kept, "as floats": {"Q6_K" if mixed else own: 1}}
+
+
+@pytest.mark.skipif(device_name() != "cpu", reason="matrices of experts are floats on CUDA")
+def test_experts_stay_in_their_blocks(tmp_path: Path) -> None:
+    file, model = file_of(tmp_path, "Q4_0", {"ffn_down_exps": "Q8_0", "ffn_up_exps": "Q4_1"}, experts=True)
+    tokens = prompt(20)
+    want = logits_of(model, tokens)
+    with Generator(file, capacity=32, buckets=(16,), policy=STORED) as ours:
+        got = np.stack([ours.step(t, i)[0].copy() for i, t in enumerate(tokens)])
+        read = ours.read(tokens)[0].copy()
+        plans = [e.plans[0] for e in ours.program.entries]
+        said = next(d for d in ours.plan.decisions if d.question == "stored weights")
+        assert not ours.notes
+    for plan in plans:
+        used = {c.kernel for c in plan.calls if "expert_linear" in c.ops}
+        assert used == {"matmul/stored_weights"}
+    for mine, theirs in ((got, want), (read, want[-1])):
+        assert np.linalg.norm(mine - theirs) < 1e-4 * np.linalg.norm(theirs)
+    assert said.chosen is not None
+    assert said.chosen.facts["as floats"] == {"Q4_0": 1}  # the table of embeddings
 
 
 def test_a_batch_of_texts_reads_blocks_too(tmp_path: Path) -> None:

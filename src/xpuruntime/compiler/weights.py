@@ -83,9 +83,7 @@ _RULES: Mapping[str, _Rule] = {
 }
 _ON_ROWS: Mapping[str, Callable[[TensorSpec, Mapping[str, Any]], bool]] = {
     "cast": lambda x, a: True,
-    "concat": lambda x, a: x.rank > 1 and a["dim"] == 0,
-    "slice": lambda x, a: x.rank > 1 and a["dim"] == 0,
-    "take": lambda x, a: x.rank > 1 and a["dim"] == 0,
+    **dict.fromkeys(("concat", "slice", "take"), lambda x, a: a["dim"] < x.rank - 1),
     "reshape": lambda x, a: x.rank > 1 and len(a["shape"]) > 1 and a["shape"][-1] == x.shape[-1],
     "permute": lambda x, a: a["order"][-1] == x.rank - 1,
 }

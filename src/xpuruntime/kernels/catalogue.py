@@ -37,6 +37,7 @@ def _cpu() -> tuple[Kernel, ...]:
     from .cpu.matmul.experts import KERNELS as MATMUL_EXPERTS
     from .cpu.matmul.generated import KERNELS as MATMUL
     from .cpu.matmul.grouped import KERNELS as MATMUL_GROUPED
+    from .cpu.matmul.grouped_experts import KERNELS as MATMUL_GROUPED_EXPERTS
     from .cpu.matmul.norm_linear import KERNELS as MATMUL_NORM_LINEAR
     from .cpu.movement import KERNELS as MOVEMENT
     from .cpu.norm import KERNELS as NORM
@@ -59,6 +60,7 @@ def _cpu() -> tuple[Kernel, ...]:
         *MATMUL,
         *MATMUL_NORM_LINEAR,
         *MATMUL_GROUPED,
+        *MATMUL_GROUPED_EXPERTS,
         *MATMUL_EXPERTS,
         *MATMUL_EINSUM,
         *INT8_MATMUL,

@@ -25,7 +25,7 @@ from ..abi import isa_of
 from .gemm_tiling import registers
 from .layer_text import LayerText
 
-__all__ = ["KERNELS", "GroupedWeights"]
+__all__ = ["KERNELS", "NUMBERS", "GroupedWeights"]
 
 _TASK_ROWS = 48
 """Rows of a task: 48 rows of 9,000 floats fill most of an L2 cache."""
@@ -33,7 +33,7 @@ _BLOCK_BYTES = 32 * 1024
 """Bytes of codes of a panel that stay in the L1 cache while the rows pass over them."""
 
 
-_NUMBERS = {
+NUMBERS = {
     "bfloat16": "Bfloat16Pair",
     "float16": "Float16Pair",
     "product": "Float16Product",
@@ -145,7 +145,7 @@ def _source(
         + (f"; the first half of the outputs, by {layer.act}, times the second" if layer.halves == 2 else ""),
         "struct KERNEL_product {",
         "    typedef float T;",
-        f"    typedef {_NUMBERS[form.numbers]} N;",
+        f"    typedef {NUMBERS[form.numbers]} N;",
         f"    static constexpr int BITS = {form.bits}, R = {rows}, NV = {vectors}, tail = {layer.m % rows};",
         f"    static constexpr int64_t k = {depth}, group = {form.group}, block = {block};",
         "};",
