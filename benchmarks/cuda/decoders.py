@@ -255,7 +255,8 @@ def weights(report: Report, args: argparse.Namespace) -> Any:
     results: dict[str, Any] = {"context": context, "layers": args.layers or sizes["num_hidden_layers"]}
     tokens = np.random.default_rng(0).integers(0, sizes["vocab_size"], 144 if args.size == "full" else 24)
     given = len(tokens) - 16
-    for word in WEIGHTS[1:3]:
+    words = args.words or (*WEIGHTS, *(f"stored, {name}" for name in FORMATS))
+    for word in (w for w in WEIGHTS[1:3] if w in words):
         model = in_bfloat16(qwen(sizes, args.device, num_hidden_layers=min(4, sizes["num_hidden_layers"])))
         with with_weights(model.cpu(), word, given, args.device) as ours:
             rows = [ours.steps.read([tokens[:given].tolist()])[0].astype(np.float64)]
@@ -278,7 +279,7 @@ def weights(report: Report, args: argparse.Namespace) -> Any:
     layers = args.layers or sizes["num_hidden_layers"]
     model = in_bfloat16(qwen(sizes, args.device, num_hidden_layers=layers)).cpu()
     prompt = np.random.default_rng(1).integers(0, sizes["vocab_size"], context).tolist()
-    for word in (*WEIGHTS, *(f"stored, {name}" for name in FORMATS)):
+    for word in words:
         kind, _, name = word.partition(", ")
         source = in_blocks(model, name) if name else model
         started = time.perf_counter()
@@ -419,6 +420,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = arguments(__doc__, tuple(PARTS))
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--size", default="full", choices=("full", "small"))
+    parser.add_argument("--words", nargs="*", default=[], help="of the part weights, instead of all")
     parser.add_argument("--layers", type=int, default=0, help="of the part weights, instead of all")
     parser.add_argument("--compile", action="store_true", help=f"torch.compile, too: up to {COMPILE_S} s")
     args = parser.parse_args(argv)
