@@ -15,8 +15,13 @@ from xpuruntime.ir import GraphBuilder, interp
 from xpuruntime.policies import KernelPolicy
 from xpuruntime.runtime.weights.int4 import int4_groups, int4_values
 from xpuruntime.storage.blocks import BLOCK_FORMATS
+from xpuruntime.testing.emulation.cuda_host import cuda_host
 
 LIMITS = {"float32": 1e-5, "bfloat16": 1 / 64, "float16": 1 / 512}
+
+
+def on(target: str) -> Any:
+    return cuda_host() if target == "cuda" else target
 
 
 def rounded(w: Any, group: int) -> Any:
@@ -38,16 +43,16 @@ def _replaced(data: Any, dtype: str) -> Any:
 
 
 @pytest.mark.sampled(3)
-@pytest.mark.parametrize("target", ["cpu", "cpu:x86-64-v3", "cpu:x86-64-v2"])
+@pytest.mark.parametrize("target", ["cpu", "cpu:x86-64-v3", "cpu:x86-64-v2", "cuda"])
 @pytest.mark.parametrize(("word", "group"), [("int4", 32), ("int4_64", 64), ("int4_128", 128)])
 @pytest.mark.parametrize("dtype", LIMITS)
 def test_products_with_chosen_experts(word: str, group: int, dtype: str, target: str) -> None:
     graph, feeds, known = layers(dtype)
     policy = KernelPolicy(weights=word)
-    program = compile_native(graph, feeds, policy=policy, target=target)
+    program = compile_native(graph, feeds, policy=policy, target=on(target))
     used = [c.kernel for c in program.entries[0].plans[0].calls]
     assert set(used) == {f"matmul/{'int4_weights' if group == 32 else f'int4_weights_{group}'}"}
-    got = run_native(graph, feeds, weights=known, policy=policy, target=target, split=3)
+    got = run_native(graph, feeds, weights=known, policy=policy, target=on(target), split=3)
     narrow = np.dtype(getattr(ml_dtypes, dtype, dtype))
     wide = {n: a.astype(np.float32) if a.dtype == narrow else a for n, a in feeds.items()}
     exact = {n: rounded(w, group) for n, w in known.items()}
@@ -60,7 +65,8 @@ def test_products_with_chosen_experts(word: str, group: int, dtype: str, target:
 @pytest.mark.parametrize("name", BLOCK_FORMATS)
 @pytest.mark.parametrize("rows", [2, 40])
 @pytest.mark.parametrize("gated", [False, True])
-def test_matrices_that_stay_in_their_blocks(name: str, rows: int, gated: bool) -> None:
+@pytest.mark.parametrize("target", ["cpu", "cuda"])
+def test_matrices_that_stay_in_their_blocks(name: str, rows: int, gated: bool, target: str) -> None:
     """Gate and up of different formats share a form that holds both."""
     b, k, experts, n = GraphBuilder("experts"), 256, 5, 21
     parts, weights = [], {}
@@ -79,9 +85,9 @@ def test_matrices_that_stay_in_their_blocks(name: str, rows: int, gated: bool) -
         "ids": draw.integers(0, experts, (rows, 2)),
     }
     policy = KernelPolicy(weights="stored")
-    program = compile_native(graph, feeds, policy=policy)
+    program = compile_native(graph, feeds, policy=policy, target=on(target))
     assert {c.kernel for c in program.entries[0].plans[0].calls} == {"matmul/stored_weights"}
-    got = run_native(graph, feeds, weights=weights, policy=policy)["y"]
+    got = run_native(graph, feeds, weights=weights, policy=policy, target=on(target))["y"]
     want = interp.run(graph, feeds, weights=weights)["y"]
     assert abs(got - want).max() <= 1e-5 * abs(want).max()
 
@@ -96,8 +102,9 @@ def test_memory_is_that_of_the_codes_and_only_a_policy_takes_them() -> None:
     assert known["w0"].shape == (3, 64, 48)
 
 
-def test_experts_that_no_row_chose_are_not_read() -> None:
+@pytest.mark.parametrize("target", ["cpu", "cuda"])
+def test_experts_that_no_row_chose_are_not_read(target: str) -> None:
     graph, feeds, known = layers("float32", LAYERS[:1])
     known["w0"][~np.isin(np.arange(4), feeds["i0"] % 4)] = np.nan
-    got = run_native(graph, feeds, weights=known, policy=KernelPolicy(weights="int4"))
+    got = run_native(graph, feeds, weights=known, policy=KernelPolicy(weights="int4"), target=on(target))
     assert np.isfinite(got["y0"]).all()

@@ -112,12 +112,11 @@ def test_the_model_is_the_one_with_the_files_values(tmp_path: Path, name: str, d
     assert said.chosen.facts == {"in blocks": kept, "as floats": {"Q6_K" if mixed else own: 1}}
 
 
-@pytest.mark.skipif(device_name() != "cpu", reason="matrices of experts are floats on CUDA")
 def test_experts_stay_in_their_blocks(tmp_path: Path) -> None:
     file, model = file_of(tmp_path, "Q4_0", {"ffn_down_exps": "Q8_0", "ffn_up_exps": "Q4_1"}, experts=True)
     tokens = prompt(20)
     want = logits_of(model, tokens)
-    with Generator(file, capacity=32, buckets=(16,), policy=STORED) as ours:
+    with Generator(file, capacity=32, buckets=(16,), policy=STORED, device=device_name()) as ours:
         got = np.stack([ours.step(t, i)[0].copy() for i, t in enumerate(tokens)])
         read = ours.read(tokens)[0].copy()
         plans = [e.plans[0] for e in ours.program.entries]

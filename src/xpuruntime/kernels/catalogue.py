@@ -100,6 +100,7 @@ def _cuda() -> tuple[Kernel, ...]:
     from .cuda.matmul.gemv import KERNELS as MATMUL_GEMV
     from .cuda.matmul.generated import KERNELS as MATMUL
     from .cuda.matmul.quantized import KERNELS as MATMUL_QUANTIZED
+    from .cuda.matmul.quantized_experts import KERNELS as MATMUL_QUANTIZED_EXPERTS
     from .cuda.movement.families import KERNELS as MOVEMENT
     from .cuda.norm import KERNELS as NORM
     from .cuda.peer_reduce import KERNELS as PEER_REDUCE
@@ -122,6 +123,7 @@ def _cuda() -> tuple[Kernel, ...]:
         *MATMUL_GEMV,
         *MATMUL,
         *MATMUL_QUANTIZED,
+        *MATMUL_QUANTIZED_EXPERTS,
         *MATMUL_EXPERTS,
         *ATTENTION,
         *ATTENTION_SIMT,

@@ -11,7 +11,7 @@
 // Other floats of x use FMAs.
 //
 // P: S (storage), T (tensor::Bf16 or F16; void: FMAs), m, n, k, ROWS (rows of x of a block), COLUMN_TILES (ROWS / 8, rounded up), BITS (8, 4), GROUP
-// (inputs of a scale; 0: all), NUMBERS (of a group, below), STEPS, TILES (of outputs, per half), SPLIT (warps), STAGES (tiles in flight per warp and half), TILES_PER_BLOCK, GATED, NORM,
+// (inputs of a scale; 0: all), NUMBERS (of a group, below), MATRICES (of `dequantize`), STEPS, TILES (of outputs, per half), SPLIT (warps), STAGES (tiles in flight per warp and half), TILES_PER_BLOCK, GATED, NORM,
 // ALIGNED, eps(). `finish` is that of gemv.cuh.
 namespace quantized {
 
@@ -451,12 +451,12 @@ __device__ __forceinline__ void run(const typename P::S *x, const int8_t *w, con
     }
 }
 
-// The weight as rows of floats of type S, [HALVES n, k]. A thread writes PIECES pieces of eight inputs; neighboring threads have neighboring ones.
+// The weight as rows of floats of type S, [MATRICES n, k]; each half of a layer, or of an expert's matrix, is one. A thread writes PIECES pieces of eight inputs; neighboring threads have neighboring ones.
 // ALIGNED: k is a multiple of 8, and rows begin at 16 bytes.
 template <class P, int PIECES> __device__ __forceinline__ void dequantize(const int8_t *w, const float *scales, typename P::S *to) {
     typedef Sizes<P> Z;
     typedef typename P::S S;
-    constexpr long long TOTAL = (long long)Z::HALVES * P::n * Z::CHUNKS;
+    constexpr long long TOTAL = (long long)P::MATRICES * P::n * Z::CHUNKS;
     constexpr int WORDS = P::BITS / 4, PER_STEP = Z::STEP / 8;
     u32 codes[PIECES][WORDS];
     ScaleLow numbers[PIECES];

@@ -9,6 +9,7 @@ weights are quantized when they are loaded.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,7 +23,7 @@ from ...kernel import Kernel, LoweredCall, NodeCall, Packed, Stage
 from ...spec.linear import LinearLayer, not_in_blocks, why_not
 from ..heavy import REFERENCE_SMS, TAGS, about, c_bool, constants, in_chunks, shared_limit
 from ..launch import Argument, LaunchConfig, blocks_for, cuda_stage
-from .gemv import gemv_finish, problem_of_layer
+from .gemv import GemvProblem, gemv_finish, problem_of_layer
 from .generated import Generated
 from .libraries import CublasLt
 from .text import parts_of
@@ -31,7 +32,10 @@ __all__ = [
     "KERNELS",
     "MAX_ROWS",
     "QuantizedConfig",
+    "QuantizedTiles",
     "QuantizedWeights",
+    "by_floats",
+    "product_stage",
     "quantized_config",
     "quantized_stage",
 ]
@@ -76,11 +80,15 @@ class QuantizedConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class _Tiles:
-    """The weight of a layer in tiles of 16 outputs. ``steps``: tiles along the inputs. ``tiles``: tiles along the outputs of a half."""
+class QuantizedTiles:
+    """The weight of a layer in tiles of 16 outputs, or the matrices of ``experts`` experts.
+
+    steps: tiles along the inputs. tiles: tiles along the outputs of a half.
+    """
 
     layer: LinearLayer
     form: GroupForm | None
+    experts: int = 0
 
     @property
     def bits(self) -> int:
@@ -105,7 +113,12 @@ class _Tiles:
 
     @property
     def spec(self) -> TensorSpec:
-        return TensorSpec((self.layer.halves * self.tiles, self.steps, self.bytes), DType.INT8)
+        return TensorSpec((self.matrices * self.tiles, self.steps, self.bytes), DType.INT8)
+
+    @property
+    def matrices(self) -> int:
+        """Matrices of ``tiles`` tiles: each half of a layer, or of an expert."""
+        return max(1, self.experts) * self.layer.halves
 
     def shared(self, c: QuantizedConfig, mma: bool) -> int:
         """Return the shared memory of a block, as ``Sizes::BYTES`` of the template."""
@@ -118,10 +131,10 @@ class _Tiles:
 
     def packed(self, *, stored: bool) -> Packed:
         """Return the packing [outputs, inputs] -> tiles; ``stored``: of the outputs' groups. Outputs and inputs beyond the weight are zeros."""
-        layer, form, rows, steps = self.layer, self.form, self.layer.halves * self.tiles, self.steps
+        layer, form, rows, steps = self.layer, self.form, self.matrices * self.tiles, self.steps
         k = steps * _STEP[self.bits]
         tail = [layer.k // form.group, form.bytes] if form is not None and stored else [layer.k]
-        done = layer.padded(_OUTPUTS, tail)
+        done = self._experts_padded(tail) if self.experts else layer.padded(_OUTPUTS, tail)
         if form is None:  # scales are those of the weight before it is padded
             done = [RecipeStep("quantize_int8", ("%in",), {"dim": 0}), *(_shifted(s) for s in done)]
 
@@ -151,6 +164,15 @@ class _Tiles:
         add("concat", (codes, numbers), dim=2)
         return Packed(tuple(done), self.spec, form if stored else None)
 
+    def _experts_padded(self, tail: list[int]) -> list[RecipeStep]:
+        """Return steps that pad each half of each expert's outputs to whole tiles, and put all outputs in one dim."""
+        n, padded, zeros = self.layer.n, self.tiles * _OUTPUTS, [0] * len(tail)
+        return [
+            RecipeStep("reshape", ("%in",), {"shape": [self.matrices, n, *tail]}),
+            RecipeStep("pad", ("%0",), {"begin": [0, 0, *zeros], "end": [0, padded - n, *zeros]}),
+            RecipeStep("reshape", ("%1",), {"shape": [self.matrices * padded, *tail]}),
+        ]
+
 
 def _shifted(step: RecipeStep) -> RecipeStep:
     """Return a step behind one more step, whose result it reads instead of ``%in``."""
@@ -160,7 +182,7 @@ def _shifted(step: RecipeStep) -> RecipeStep:
 
 def quantized_config(layer: LinearLayer, form: GroupForm | None, limit: int) -> QuantizedConfig | None:
     """Return the config for a layer; None if a row of x does not fit in the ``limit`` of shared memory."""
-    t, mma = _Tiles(layer, form), layer.dtype in TAGS
+    t, mma = QuantizedTiles(layer, form), layer.dtype in TAGS
     per_sm = t.tiles / REFERENCE_SMS
     if per_sm <= 2:
         split, per = _MANY_WARPS, 1
@@ -238,24 +260,26 @@ class QuantizedWeights(Kernel):
         if config is not None:
             lowered = LoweredCall((quantized_stage(call, form, config),))
         else:
-            lowered = _by_floats(call, form, target, libraries=self.libraries)
+            kernels = (CublasLt(), Generated())[not self.libraries :]
+            product = next(k for k in kernels if k.supports(call, target)).lower(call, target)
+            lowered = by_floats(call, QuantizedTiles(layer, form), product)
         scale = Packed(
             (RecipeStep("scale_int8", ("%in",), {"dim": 0}),),
             TensorSpec((layer.n * layer.halves,), DType.FLOAT32),
         )
         extra = {} if form else {"extra0": (1, scale)}
         return replace(
-            lowered, weights={1: _Tiles(layer, form).packed(stored=self.stored)}, extra_weights=extra
+            lowered, weights={1: QuantizedTiles(layer, form).packed(stored=self.stored)}, extra_weights=extra
         )
 
 
-def _struct(t: _Tiles, c: QuantizedConfig, *, norm: bool, aligned: bool) -> list[str]:
+def _struct(t: QuantizedTiles, c: QuantizedConfig, *, norm: bool, aligned: bool) -> list[str]:
     """Return the struct ``KERNEL_quantized`` of the template's parameters."""
     layer, mma = t.layer, t.layer.dtype in TAGS
     numbers = {
         "m": layer.m, "n": layer.n, "k": layer.k, "ROWS": c.rows, "COLUMN_TILES": math.ceil(c.rows / 8), "BITS": t.bits,
         "GROUP": t.form.group if t.form else 0, "NUMBERS": _NUMBERS[t.form.numbers if t.form else ""],
-        "STEPS": t.steps, "TILES": t.tiles, "SPLIT": c.split, "STAGES": c.stages, "TILES_PER_BLOCK": c.tiles_per_block,
+        "MATRICES": t.matrices, "STEPS": t.steps, "TILES": t.tiles, "SPLIT": c.split, "STAGES": c.stages, "TILES_PER_BLOCK": c.tiles_per_block,
     }  # fmt: skip
     flags = {"GATED": layer.halves == 2, "NORM": norm, "ALIGNED": aligned}
     return [
@@ -275,28 +299,34 @@ def _weight_arguments(form: GroupForm | None) -> list[Argument]:
 
 
 def quantized_stage(call: NodeCall, form: GroupForm | None, config: QuantizedConfig) -> Stage:
-    """Return the stage of few rows."""
-    s = problem_of_layer(call)
-    layer = LinearLayer.of(call)
-    t, mma = _Tiles(layer, form), layer.dtype in TAGS
+    """Return the stage of few rows of a linear layer."""
+    return product_stage(call, QuantizedTiles(LinearLayer.of(call), form), config, problem_of_layer(call))
+
+
+def product_stage(
+    call: NodeCall, t: QuantizedTiles, config: QuantizedConfig, s: GemvProblem, begin: Sequence[str] = ()
+) -> Stage:
+    """Return the stage of few rows. ``begin``: lines that set ``left`` and ``right`` to the operands of a block, if it has its own."""
+    layer, form, mma = t.layer, t.form, t.layer.dtype in TAGS
     a, _, *rest = s.arguments
     arguments = [a, *_weight_arguments(form), *rest]
+    left, right = ("left", "right") if begin else ("a", "b")
     norm = "(const KERNEL_quantized::S *)nullptr" if s.scale is None else s.scale.name
     operands = [*dict.fromkeys(x.name for x, *_ in s.terms), "y"]
-    given = f"b, {norm}, {'nullptr' if form else 'scales'}, finish);"
+    given = f"{right}, {norm}, {'nullptr' if form else 'scales'}, finish);"
     before = _struct(t, config, norm=s.scale is not None, aligned=s.aligned)
-    body = [f"const KERNEL_finish finish = {{{', '.join(operands)}}};"]
+    body = [*begin, f"const KERNEL_finish finish = {{{', '.join(operands)}}};"]
     if s.aligned:
         before.append(
             "struct KERNEL_unaligned : KERNEL_quantized { static constexpr bool ALIGNED = false; };"
         )
-        pointers = " | ".join(f"(uint64_t){n}" for n in ("a", *([norm] if s.scale else [])))
+        pointers = " | ".join(f"(uint64_t){n}" for n in (left, *([norm] if s.scale else [])))
         body += [
-            f"if (({pointers}) % 16 == 0) quantized::run<KERNEL_quantized>(a, {given}",
-            f"else quantized::run<KERNEL_unaligned>(a, {given}",
+            f"if (({pointers}) % 16 == 0) quantized::run<KERNEL_quantized>({left}, {given}",
+            f"else quantized::run<KERNEL_unaligned>({left}, {given}",
         ]
     else:
-        body.append(f"quantized::run<KERNEL_quantized>(a, {given}")
+        body.append(f"quantized::run<KERNEL_quantized>({left}, {given}")
     launch = LaunchConfig(
         (math.ceil(t.tiles / config.tiles_per_block), math.ceil(layer.m / config.rows), 1),
         (config.split * 32, 1, 1),
@@ -312,21 +342,15 @@ def quantized_stage(call: NodeCall, form: GroupForm | None, config: QuantizedCon
     )  # fmt: skip
 
 
-def _by_floats(
-    call: NodeCall, form: GroupForm | None, target: CodegenTarget, *, libraries: bool
-) -> LoweredCall:
-    """Return the stages of many rows: the weight as floats in a workspace, then the product with it."""
-    layer = LinearLayer.of(call)
-    t = _Tiles(layer, form)
+def by_floats(call: NodeCall, t: QuantizedTiles, product: LoweredCall) -> LoweredCall:
+    """Return the stages of many rows: the weight as floats in a workspace, then ``product``, which multiplies it."""
+    layer, form = t.layer, t.form
     aligned = in_chunks(layer.dtype, layer.k) and layer.k % 8 == 0
     body = [f"quantized::dequantize<KERNEL_quantized, {_PIECES}>(b, {'nullptr' if form else 'scales'}, to);"]
-    count = layer.halves * layer.n * t.steps * _STEP[t.bits] // 8
-    product = next(k for k in (CublasLt(), Generated())[not libraries :] if k.supports(call, target)).lower(
-        call, target
-    )
+    count = t.matrices * layer.n * t.steps * _STEP[t.bits] // 8
     weight = f"temp{len(product.temps)}"
     to = Argument(weight, "to", C_TYPES[layer.dtype], written=True)
-    size = layer.halves * layer.n * layer.k * layer.dtype.bits // 8
+    size = t.matrices * layer.n * layer.k * layer.dtype.bits // 8
     widen = cuda_stage(
         f"floats_of_int{t.bits}_{layer.n}x{layer.k}", about(call, f"the weight's {t.bits}-bit codes as {layer.dtype.value}"),
         [*_weight_arguments(form), to], body, LaunchConfig((blocks_for(count, _THREADS * _PIECES), 1, 1), (_THREADS, 1, 1)),
