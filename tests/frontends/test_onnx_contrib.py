@@ -19,7 +19,7 @@ from xpuruntime.errors import UnavailableError
 from xpuruntime.frontends.onnx.importer import import_onnx
 from xpuruntime.frontends.onnx.ops import DOMAINS
 
-LIMITS = {"DynamicQuantizeLSTM": 2e-2}
+LIMITS = {"DynamicQuantizeLSTM": 5e-2}
 """Ops whose activations ONNX Runtime rounds to bytes."""
 GPU_ONLY = {
     "BiasAdd", "BiasDropout", "BiasSoftmax", "BiasSplitGelu", "GemmFastGelu", "GroupNorm", "NhwcConv", "NhwcFusedConv",

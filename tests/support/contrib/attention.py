@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from .case import Case, codes, floats, int32, scale
+from .case import Case, codes, floats, int32, scale, seeded
 
 __all__ = ["CASES", "grouped", "multi"]
 
@@ -65,6 +65,7 @@ def quantized(*rest: Any, columns: bool = False, note: str, **attributes: Any) -
 FLAGS = np.array([[1, 1, 1, 0, 1], [1, 0, 1, 1, 1], [1, 1, 0, 0, 0]], np.int32)
 LONG_FLAGS = np.array([[0, 1, 1, 1, 1, 1, 1], [1] * 7, [1, 1, 1, 1, 1, 0, 1]], np.int32)
 
+seeded(1)
 CASES = [
     grouped(5, None, 5, (4, 4, 4), note="prompt"),
     grouped(7, None, 7, (6,), rotary=8, note="prompt, rotated"),

@@ -17,6 +17,11 @@ RANDOM = np.random.default_rng(7)
 U8, S8 = np.asarray(121, np.uint8), np.asarray(3, np.int8)
 
 
+def seeded(seed: int) -> None:
+    """Start the random numbers of a table anew, so that its cases do not depend on what was imported before."""
+    RANDOM.bit_generator.state = np.random.default_rng(seed).bit_generator.state
+
+
 def floats(*shape: int) -> np.ndarray:
     return RANDOM.standard_normal(shape).astype(np.float32)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from .case import RANDOM, S8, U8, Case, codes, floats, int32, scale
+from .case import RANDOM, S8, U8, Case, codes, floats, int32, scale, seeded
 
 __all__ = ["CASES"]
 
@@ -15,6 +15,7 @@ def pair(dtype: Any = np.uint8, zero: Any = U8) -> tuple[Any, ...]:
     return codes(2, 3, 4, 5, dtype=dtype), scale(0.02), zero
 
 
+seeded(2)
 CASES = [
     Case("QLinearAdd", (*pair(), codes(5), scale(0.03), U8, scale(0.05), U8), {}, (0, 3)),
     Case("QLinearAdd", (*pair(np.int8, S8), codes(4, 1, dtype=np.int8), scale(0.03), S8, scale(0.05), S8), {}, (0, 3)),

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from .case import RANDOM, Case, codes, floats
+from .case import RANDOM, Case, codes, floats, seeded
 
 __all__ = ["CASES", "bits"]
 
@@ -65,6 +65,7 @@ def rows_of(width: int, block: int, size: int, *, zeros: bool) -> Case:
     )
 
 
+seeded(3)
 CASES = [
     bits(4, 6, 64, 16, note="4 bits"),
     bits(4, 5, 96, 32, zeros="packed", note="4 bits, an odd number of zero points"),
