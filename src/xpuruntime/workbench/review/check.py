@@ -10,6 +10,7 @@ from typing import Any
 from ...errors import InputError
 from ...policies.fields.pins import plain_kernel
 from ...policies.rule import matches_name
+from ...profiler.receipt import Receipt
 from ...program.plan import Transfer
 from ...targets import DeviceId
 from .files import read_snapshot
@@ -294,6 +295,9 @@ def _coverage(rule: CoverageAtLeast, snapshot: Snapshot, against: Snapshot | Non
         return _unknown("what ran", snapshot)
     share = snapshot.coverage * 100
     text = f"{share:.1f}% of {len(snapshot.nodes)} nodes are named by a step that ran (at least {rule.percent:g}%)"
+    if isinstance(snapshot.source, Receipt):
+        explained = snapshot.source.attribution.node_share
+        text += f"; with those that have a reason (folded, fused, removed), {explained:.1%} are explained"
     return ("passed" if share >= rule.percent else "failed"), text, ()
 
 
