@@ -138,7 +138,8 @@ class PackedArrays(Mapping[str, Array]):
         groups = self._groups(name, codes.shape[1])[::_BLOCK]
         scale = scales[groups].T
         if self._form.bits == 4:
-            codes, low = codes[:, ::2] | codes[:, 1::2] << 4, -scale * offsets[groups].T
+            codes = (codes[:, ::2] | codes[:, 1::2] << 4).astype(np.uint8)
+            low = -scale * offsets[groups].T
         else:  # codes are signed in blocks
             codes, low = codes ^ np.uint8(128), scale * (128 - offsets[groups].T)
         numbers = np.stack([scale, low], -1).astype("<f4").view(np.uint8)
