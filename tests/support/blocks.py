@@ -1,4 +1,4 @@
-"""Random blocks of GGUF formats: every bit pattern of codes and small scales."""
+"""Random blocks of all formats: every bit pattern of codes and small scales."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HALVES = {
     "Q5_K": [0, 2],
     "Q6_K": [208],
 }
-"""Places of float16 numbers in a block."""
+"""Places of float16 numbers in a block of a GGUF file."""
 
 
 _SPREAD = {
@@ -30,6 +30,8 @@ _SPREAD = {
     "Q4_K": 340.0,
     "Q5_K": 660.0,
     "Q6_K": 1370.0,
+    "PACKED4": 9.0,
+    "PACKED8": 74.0,
 }
 """Standard deviation of values whose codes and small scales are random bits, and whose float16 numbers are normal."""
 
@@ -38,7 +40,10 @@ def random_blocks(name: str, rows: int, blocks: int, seed: int = 0) -> Any:
     """Return rows of blocks, uint8[rows, bytes]: random bits, with float16 numbers that give values of a layer's size."""
     draw, form = np.random.default_rng(seed), BLOCK_FORMATS[name]
     raw = draw.integers(0, 256, (rows, blocks, form.bytes), dtype=np.uint8)
-    for at in HALVES[name]:
+    if name.startswith("PACKED"):  # numbers in float32, at the end
+        numbers = draw.standard_normal((rows, blocks, 2)) * (0.05 / _SPREAD[name])
+        raw[..., -8:] = numbers.astype("<f4").view(np.uint8)
+    for at in HALVES.get(name, []):
         numbers = draw.standard_normal((rows, blocks, 1)) * (0.05 / _SPREAD[name])
         raw[..., at : at + 2] = numbers.astype("<f2").view(np.uint8)
     return raw.reshape(rows, -1)

@@ -86,7 +86,7 @@ WEIGHTS: Mapping[str, str] = MappingProxyType(
         "int4": "4 bits, a scale and a minimum per group of 32 inputs",
         "int4_64": "4 bits, groups of 64 inputs",
         "int4_128": "4 bits, groups of 128 inputs",
-        "stored": "the blocks of a GGUF file, exact; floats where a file has floats",
+        "stored": "the blocks of a GGUF file, the codes of GPTQ and AWQ layers, exact; floats where a file has floats",
     }
 )
 """Type that the weights of linear layers are stored in -> its meaning. Activations and arithmetic stay floats."""

@@ -1,4 +1,6 @@
-"""Block formats of GGUF files, and the groups that kernels read: codes of a few bits with a scale and a minimum per group of inputs.
+"""Formats of blocks in checkpoints, and the groups that kernels read: codes of a few bits with a scale and a minimum per group of inputs.
+
+Most formats are those of GGUF files. ``PACKED4`` and ``PACKED8`` are groups of GPTQ and AWQ layers, which readers make of their parts.
 
 Every format of ``BLOCK_FORMATS`` is ``low + scale * code`` with both numbers exact in float32, so groups hold the file's values without loss:
 
@@ -11,7 +13,7 @@ A group's bytes are its codes (4 bits: 0 to 15, two per byte, low bits first; 8 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -212,7 +214,21 @@ def _q6_k(x: Bytes) -> _Groups:
     return _Groups(signed.reshape(*leading, 16, 16), scale, np.zeros_like(scale), (factor, own))
 
 
+def _packed(form: GroupForm) -> Callable[[Bytes], _Groups]:
+    """Return the reader of blocks that are groups of a form with numbers in float32."""
+
+    def groups(x: Bytes) -> _Groups:
+        codes = x[..., : form.code_bytes]
+        if form.bits == 4:
+            codes = np.stack([codes & 15, codes >> 4], -1).reshape(*codes.shape[:-1], -1)
+        numbers = np.ascontiguousarray(x[..., form.code_bytes :]).view("<f4")
+        return _of_block(np.ascontiguousarray(codes).view(np.int8), numbers[..., 0], numbers[..., 1])
+
+    return groups
+
+
 _QUARTER, _WIDE = GroupForm(4, 32, "float16"), GroupForm(8, 32, "float16")
+_SINGLE_4, _SINGLE_8 = GroupForm(4, 32, "float32"), GroupForm(8, 32, "float32")
 
 BLOCK_FORMATS: Mapping[str, BlockFormat] = {
     "Q4_0": BlockFormat(32, 18, _QUARTER, _q4_0),
@@ -220,8 +236,10 @@ BLOCK_FORMATS: Mapping[str, BlockFormat] = {
     "Q5_0": BlockFormat(32, 22, _WIDE, _q5_0),
     "Q5_1": BlockFormat(32, 24, _WIDE, _q5_1),
     "Q8_0": BlockFormat(32, 34, _WIDE, _q8_0),
-    "Q4_K": BlockFormat(256, 144, replace(_QUARTER, numbers="float32"), _q4_k),
-    "Q5_K": BlockFormat(256, 176, replace(_WIDE, numbers="float32"), _q5_k),
+    "Q4_K": BlockFormat(256, 144, _SINGLE_4, _q4_k),
+    "Q5_K": BlockFormat(256, 176, _SINGLE_8, _q5_k),
     "Q6_K": BlockFormat(256, 210, GroupForm(8, 16, "product"), _q6_k),
+    "PACKED4": BlockFormat(32, 24, _SINGLE_4, _packed(_SINGLE_4)),
+    "PACKED8": BlockFormat(32, 40, _SINGLE_8, _packed(_SINGLE_8)),
 }
-"""Formats by the names of the ``gguf`` package."""
+"""Formats of GGUF files by the names of the ``gguf`` package, and those of packed layers."""

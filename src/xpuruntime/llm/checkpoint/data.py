@@ -27,7 +27,7 @@ class Checkpoint:
     text:  the tokenizer; None if only tokens are supported.
     generation: the words of ``generation_config.json``.
     sources: the files that arrays come from; empty for weights in memory.
-    formats: for weights of a GGUF file, the format that each is stored in.
+    formats: for weights of a GGUF file, and packed layers, the format that each is stored in.
     """
 
     name: str
