@@ -31,7 +31,7 @@ def run(graph: Graph, context: PassContext | None = None) -> Graph:
 
 
 @dataclass(frozen=True, slots=True)
-class _Line:
+class _TransposedDim:
     """One spatial dim: taps of a phase, the convolution's padding, and where the result begins in the interleaved phases."""
 
     stride: int
@@ -44,7 +44,7 @@ class _Line:
     out: int
 
     @classmethod
-    def of(cls, size: int, kernel: int, stride: int, dilation: int, begin: int, out: int) -> _Line:
+    def of(cls, size: int, kernel: int, stride: int, dilation: int, begin: int, out: int) -> _TransposedDim:
         """Return the dim of a transposed convolution of ``size`` inputs and ``out`` results whose first ``begin`` results are cut off."""
         taps = -(-kernel // stride)
         first, last = begin // stride, (begin + out - 1) // stride
@@ -66,7 +66,7 @@ def _rule(editor: Editor, node: Node, context: PassContext) -> None:
         return
     begins = pads(attrs["padding"], rank)[0]
     shapes = zip(x.shape[2:], w.shape[2:], strides, dilations, begins, node.spec.shape[2:], strict=True)
-    lines = [_Line.of(*(int(n) for n in line)) for line in shapes]  # type: ignore[arg-type]
+    lines = [_TransposedDim.of(*(int(n) for n in line)) for line in shapes]  # type: ignore[arg-type]
     if any(line.begin < 0 or line.end < 0 for line in lines):
         return
     if not context.may_become("convolution", editor.graph, [node]):
@@ -91,7 +91,7 @@ def _rule(editor: Editor, node: Node, context: PassContext) -> None:
     editor.forward(node.name, _interleaved(editor, node, y, lines, groups))
 
 
-def _filters(editor: Editor, node: Node, lines: Sequence[_Line], groups: int) -> Any:
+def _filters(editor: Editor, node: Node, lines: Sequence[_TransposedDim], groups: int) -> Any:
     """Return the filters of all phases, [groups x phases x filters, channels of a group, taps ...], from [channels, filters of a group, kernel ...]."""
     value, rank = node.inputs[1], len(lines)
     spec = spec_of(editor, value)
@@ -111,7 +111,7 @@ def _filters(editor: Editor, node: Node, lines: Sequence[_Line], groups: int) ->
     )
 
 
-def _interleaved(editor: Editor, node: Node, value: Any, lines: Sequence[_Line], groups: int) -> Any:
+def _interleaved(editor: Editor, node: Node, value: Any, lines: Sequence[_TransposedDim], groups: int) -> Any:
     """Return the results in order, from channels [groups, phases ..., filters] over the positions of a phase."""
     rank, (images, channels) = len(lines), (int(d) for d in node.spec.shape[:2])  # type: ignore[arg-type]
     strides, sizes = [line.stride for line in lines], [line.phase_size for line in lines]
