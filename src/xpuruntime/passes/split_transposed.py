@@ -66,7 +66,7 @@ def _rule(editor: Editor, node: Node, context: PassContext) -> None:
         return
     begins = pads(attrs["padding"], rank)[0]
     shapes = zip(x.shape[2:], w.shape[2:], strides, dilations, begins, node.spec.shape[2:], strict=True)
-    lines = [_TransposedDim.of(*(int(n) for n in line)) for line in shapes]  # type: ignore[arg-type]
+    lines = [_TransposedDim.of(*(int(n) for n in line)) for line in shapes]
     if any(line.begin < 0 or line.end < 0 for line in lines):
         return
     if not context.may_become("convolution", editor.graph, [node]):
