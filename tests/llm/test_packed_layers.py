@@ -18,8 +18,10 @@ from safetensors.numpy import save_file
 
 from xpuruntime.errors import ModelError
 from xpuruntime.llm import Generator, open_checkpoint
+from xpuruntime.llm.checkpoint.data import blocks_name
 from xpuruntime.llm.checkpoint.packed_layers import PackedArrays, packed_format
 from xpuruntime.runtime.weights.int4 import int4_groups
+from xpuruntime.storage.blocks import block_values
 from xpuruntime.testing.conformance.seeded.decoders import logits_of, prompt, reference
 
 FORMATS: dict[str, dict[str, Any]] = {
@@ -158,6 +160,32 @@ def test_weights_of_four_bits_keep_the_codes(tmp_path: Path, word: str, weights:
         }
         got = np.stack([ours.step(t, i)[0].copy() for i, t in enumerate(tokens)])
     assert np.linalg.norm(got - want) < 0.06 * np.linalg.norm(want)
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("word", FORMATS)
+def test_codes_and_numbers_stay_as_they_are_stored(tmp_path: Path, word: str) -> None:
+    path, model, exact = folder_of(tmp_path / "model", word)
+    found = open_checkpoint(path)
+    for name, want in exact.items():
+        if name in found.blocks:
+            assert np.array_equal(
+                block_values(found.arrays[blocks_name(name)], found.blocks[name]), want.astype(np.float32)
+            )
+    scattered = FORMATS[word].get("desc_act", False)
+    widths = {n: w.shape[1] for n, w in exact.items()}
+    assert set(found.blocks) == {n for n, k in widths.items() if k % 32 == 0 and not scattered}
+    assert scattered or found.blocks
+    tokens = prompt(20)
+    want = logits_of(model, tokens)
+    policy = {"version": 1, "kernel": {"weights": "stored"}}
+    with Generator(path, capacity=32, buckets=(16,), device=device_name(), policy=policy) as ours:
+        used = {c.kernel for c in ours.decode.plan.calls}
+        got = np.stack([ours.step(t, i)[0].copy() for i, t in enumerate(tokens)])
+        said = ours.plan.explain()
+    assert ("matmul/stored_weights" in used) is not scattered
+    assert ("14 gptq of scattered groups as floats" in said) is scattered
+    assert np.linalg.norm(got - want) < 1e-4 * np.linalg.norm(want)
 
 
 @pytest.mark.parametrize(

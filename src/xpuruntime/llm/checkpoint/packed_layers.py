@@ -7,7 +7,8 @@ gptq    ``qweight`` [k / codes, n]: neighboring inputs, first in the low bits; `
         ``checkpoint_format`` is ``gptq_v2``); ``g_idx`` [k] is the group of an input (``desc_act``)
 awq     ``qweight`` [k, n / 8] and ``qzeros`` [groups, n / 8]: outputs 0, 2, 4, 6, 1, 3, 5, 7 of eight (version ``gemm``)
 
-Products are exact in float32. With a policy of ``weights: int4`` and groups that divide the checkpoint's, the loader finds the same codes again.
+Products are exact in float32. ``weights: stored`` keeps codes and numbers as they are, in groups of 32, for layers whose groups are neighbors in
+multiples of 32. With ``weights: int4`` and groups that divide the checkpoint's, the loader finds the same codes again.
 """
 
 from __future__ import annotations
@@ -22,10 +23,13 @@ from numpy.typing import NDArray
 from ...errors import ModelError
 from ...protocols import Array
 from ...types import DType, TensorSpec
+from .data import blocks_name
 
 __all__ = ["PackedArrays", "PackedFormat", "packed_format"]
 
 _WORD = 32
+_BLOCK = 32
+"""Inputs of a block."""
 _AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 """Output of eight that each field of an AWQ word holds, from the low bits."""
 
@@ -85,6 +89,8 @@ class PackedArrays(Mapping[str, Array]):
 
     needed: the names of the model's weights. Some programs write a bias of zeros for layers that have none; it is left out.
     specs:  shape and dtype by name, without unpacking.
+    formats: the format of each packed weight (``storage/blocks.py``), or its method. Under ``blocks_name`` are the rows of those in blocks,
+            which iteration omits.
     Raises ModelError for parts that are missing, or whose shapes or dtypes contradict each other.
     """
 
@@ -105,6 +111,12 @@ class PackedArrays(Mapping[str, Array]):
             raise ModelError(who, "has a weight and its packed form", got=twice)
         specs = {n: TensorSpec(tuple(a.shape), DType.of(a.dtype)) for n, a in self._plain.items()}
         self.specs = specs | {n: TensorSpec(self._checked(n), DType.FLOAT32) for n in self._layers}
+        whole = {n: self._in_groups(n) for n in self._layers}
+        self.formats = {
+            n: f"PACKED{form.bits}" if kept else f"{form.method} of scattered groups"
+            for n, kept in whole.items()
+        }
+        self._raw = {blocks_name(n): n for n, kept in whole.items() if kept}
 
     @property
     def packed(self) -> frozenset[str]:
@@ -112,8 +124,38 @@ class PackedArrays(Mapping[str, Array]):
         return frozenset(self._layers)
 
     def __getitem__(self, name: str) -> Array:
+        if name in self._raw:
+            return self._blocks(self._raw[name])
         if name not in self._layers:
             return self._plain[name]
+        codes, scales, offsets = self._unpacked(name)
+        groups = self._groups(name, codes.shape[1])
+        return np.asarray((codes.astype(np.float32) - offsets[groups].T) * scales[groups].T)
+
+    def _blocks(self, name: str) -> Array:
+        """Return the rows of a weight in blocks of 32 inputs: codes, then scale and minimum in float32."""
+        codes, scales, offsets = self._unpacked(name)
+        groups = self._groups(name, codes.shape[1])[::_BLOCK]
+        scale = scales[groups].T
+        if self._form.bits == 4:
+            codes = (codes[:, ::2] | codes[:, 1::2] << 4).astype(np.uint8)
+            low = -scale * offsets[groups].T
+        else:  # codes are signed in blocks
+            codes, low = codes ^ np.uint8(128), scale * (128 - offsets[groups].T)
+        numbers = np.stack([scale, low], -1).astype("<f4").view(np.uint8)
+        rows = np.concatenate([codes.reshape(len(codes), len(groups), -1), numbers], -1)
+        return np.asarray(rows.reshape(len(codes), -1))
+
+    def _in_groups(self, name: str) -> bool:
+        """Return True if each 32 neighboring inputs of a weight share their group."""
+        k = int(self.specs[name].shape[1])  # type: ignore[arg-type]
+        if k % _BLOCK:
+            return False
+        groups = self._groups(name, k).reshape(-1, _BLOCK)
+        return bool((groups == groups[:, :1]).all())
+
+    def _unpacked(self, name: str) -> tuple[NDArray[np.uint8], NDArray[np.float32], NDArray[np.float32]]:
+        """Return the codes of a weight [n, k], and scales and zeros of its groups [groups, n]."""
         form, layer = self._form, self._layers[name]
         shape = self.specs[name].shape
         n, k = int(shape[0]), int(shape[1])  # type: ignore[arg-type]
@@ -131,8 +173,10 @@ class PackedArrays(Mapping[str, Array]):
             layer["scales"].astype(np.float32),
             zeros.astype(np.float32) + np.float32(form.zero_add),
         )
-        groups = self._groups(name, k)
-        return np.asarray((codes.astype(np.float32) - offsets[groups].T) * scales[groups].T)
+        return codes, scales, offsets
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.specs or name in self._raw
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.specs)

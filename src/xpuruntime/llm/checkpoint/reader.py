@@ -108,12 +108,13 @@ def _from_folder(folder: Path) -> Checkpoint:
     if embed not in arrays and embed.removeprefix(config.base) in arrays:
         config = replace(config, base="")  # the checkpoint of a model without its output layer
     config = with_shared(with_experts(config, arrays), arrays)
-    specs = _specs(stored) if not isinstance(arrays, PackedArrays) else arrays.specs
+    packed = arrays if isinstance(arrays, PackedArrays) else None
+    specs, formats = (_specs(stored), {}) if packed is None else (packed.specs, packed.formats)
     if positions := computed_positions(config, arrays):
-        arrays, specs = {**arrays, **positions}, specs | _specs(positions)
+        arrays, specs, formats = {**arrays, **positions}, specs | _specs(positions), {}
     checkpoint = Checkpoint(
         folder.resolve().name, config, arrays, specs, {n: f for n, f in files.items() if n in specs}, folder, open_text(folder), generation,
-        tuple(folder / file for file in sorted(set(files.values()))),
+        tuple(folder / file for file in sorted(set(files.values()))), formats,
     )  # fmt: skip
     return checked(checkpoint)
 
