@@ -1,6 +1,6 @@
 """Language models divided over two GPUs of one host: equal to one GPU, and the time of a token next to it.
 
-    python benchmarks/cuda/parallel.py --out benchmarks/results/cuda_parallel.json [qwen llama]
+    python benchmarks/cuda/parallel.py --out benchmarks/results/cuda_parallel.json [llama qwen]
 
 Weights are seeded. ``qwen`` has Qwen2.5-1.5B's sizes, ``llama`` Llama-3.1-8B's. Each compares the logits of a prompt and of forced steps with one GPU:
 Qwen's in float32, where both must agree closely, and in bfloat16. A token is timed at a context of 1,024: queued on each device without copies, and
@@ -33,8 +33,8 @@ from xpuruntime.runtime import DeviceBuffer
 from xpuruntime.runtime.collectives.peer_boxes import reach_each_other
 
 SIZES = {
-    "qwen": Size("qwen2", 1536, 8960, 28, 12, 2, 151936),
     "llama": Size("llama", 4096, 14336, 32, 32, 8, 128256, more={"tie_word_embeddings": False, "rope_parameters": LLAMA3 | {"factor": 8.0}}),
+    "qwen": Size("qwen2", 1536, 8960, 28, 12, 2, 151936),
 }  # fmt: skip
 CONTEXT, PROMPT, STEPS, RUNS = 1024, 64, 16, 60
 FLOAT32_LIMIT, BFLOAT16_LIMIT, RATIO = 1e-4, 4e-2, 0.62
