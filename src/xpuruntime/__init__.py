@@ -40,6 +40,7 @@ _PUBLIC: dict[str, str] = {
     "PythonBackend": "runtime.backends",
     "Weights": "runtime.weights.load",
     "is_op_supported": "compiler.partition.support",
+    "empty_pinned": "runtime.memory.pool",
     "load_weights": "runtime.weights.load",
     "partition": "compiler.partition.partitioner",
     # porting: interfaces of compiler and runtime
