@@ -26,7 +26,10 @@ def run(script: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 
 def table(text: str) -> list[tuple[str, str]]:
-    rows = (re.fullmatch(r"(\S.*?)\s+(passed|failed \(\d+\))\s+\d+ s", line) for line in text.splitlines())
+    rows = (
+        re.fullmatch(r"(\S.*?)\s+(passed|passed before|failed \(\d+\))\s+\d+ s", line)
+        for line in text.splitlines()
+    )
     return [(row[1], row[2]) for row in rows if row]
 
 
@@ -52,11 +55,27 @@ def test_stages_that_pass_end_in_zero() -> None:
     assert table(done.stdout) == [("one", "passed")]
 
 
+def test_a_killed_run_goes_on_where_it_was(tmp_path: Path) -> None:
+    """A stage that passed on the same sources counts without running again; one that failed or was killed runs."""
+    script = 'stage "a, b" sh -c "$A"\nstage c sh -c "$B"\nfinish'
+    first = run(script, A=PASSES, B="echo half; kill -9 $PPID", finished=str(tmp_path))
+    assert first.returncode == -9 or "c" not in dict(table(first.stdout))
+    again = run(script, A="exit 3", B=FAILS, finished=str(tmp_path))
+    assert table(again.stdout) == [("a, b", "passed before"), ("c", "failed (1)")]
+    assert re.fullmatch(r"7 passed, 1 failed, 1 skipped, 1 xfailed in \d+ s", again.stdout.splitlines()[-1])
+    last = run(script, A="exit 3", B=PASSES, finished=str(tmp_path))
+    assert table(last.stdout) == [("a, b", "passed before"), ("c", "passed")]
+    assert (
+        table(run(script, A="exit 3", B=PASSES, finished=str(tmp_path / "others")).stdout)[0][1]
+        == "failed (3)"
+    )
+
+
 def test_the_longest_stage_comes_first_and_what_is_heavy_has_the_machine_for_itself(tmp_path: Path) -> None:
     fake = tmp_path / "pytest"
     fake.write_text('#!/bin/sh\nprintf "%s|" "$@"\nexit 1\n')
     fake.chmod(0o755)
-    done = run("python_stages\nfinish", pytest=str(fake))
+    done = run("parallel_stage 'pytest, in parallel'\nserial_stage\nfinish", pytest=str(fake))
     assert [name for name, _ in table(done.stdout)] == [
         "pytest, in parallel",
         "pytest, one at a time",
@@ -68,15 +87,15 @@ def test_the_longest_stage_comes_first_and_what_is_heavy_has_the_machine_for_its
 
 
 def order(script: str) -> list[str]:
-    """The stages that a script names, in order; comments aside."""
+    """The stages that a script names, in order and each once; comments aside."""
     text = re.sub(r"^\s*#.*$", "", (ROOT / "scripts" / script).read_text(), flags=re.MULTILINE)
-    return re.findall(r"\b(python_stages|cpp_stages|finish)\b", text)
+    return list(dict.fromkeys(re.findall(r"\b(parallel_stage|serial_stage|cpp_stages|finish)\b", text)))
 
 
 @pytest.mark.parametrize("script", ["test", "test-all"])
 def test_a_run_holds_every_stage(script: str) -> None:
-    assert order(script) == ["python_stages", "cpp_stages", "finish"]
-    named = run("declare -f cpp_stages python_stages parallel_stage").stdout
+    assert order(script) == ["parallel_stage", "serial_stage", "cpp_stages", "finish"]
+    named = run("declare -f cpp_stages serial_stage parallel_stage").stdout
     assert all(
         words in named for words in ("address,undefined", "thread", "not serial", "serial and not gpu")
     )
@@ -91,31 +110,38 @@ def test_only_the_gate_samples(script: str, seed: str) -> None:
     assert f"XPU_TEST_SEED={seed}" in (ROOT / "scripts" / script).read_text()
 
 
-def test_lower_levels_run_every_case_of_kernels_and_a_sample_of_the_rest(tmp_path: Path) -> None:
+def test_every_file_runs_once_and_lower_levels_run_what_compiles(tmp_path: Path) -> None:
     """The script itself, with pytest replaced: which levels, seeds and folders it would run."""
     fake = tmp_path / "bin" / "python"
     fake.parent.mkdir()
     fake.write_text(
-        '#!/bin/sh\ncase "$1" in -c) echo high middle low ;; '
+        '#!/bin/sh\ncase "$1" in -c) echo high middle low ;; scripts/digest) echo here ;; '
         '*) echo "- ${XPU_TEST_LEVEL:-own} $XPU_TEST_SEED $*" ;; esac\n'
     )
     fake.chmod(0o755)
     text = (ROOT / "scripts" / "test-all").read_text()
-    text = text.replace("scripts/setup || exit", f"VENV={tmp_path}").replace(
-        'cd "$(dirname "$0")/.."', f"cd {ROOT}"
-    )
-    text = (
-        text.replace("scripts/test-cpp plain", "true")
-        .replace("cpp_stages\n", "true\n")
-        .replace("$PWD/$VENV", "$VENV")
-    )
+    for ours, here in {
+        "scripts/setup || exit": f"VENV={tmp_path}",
+        'cd "$(dirname "$0")/.."': f"cd {ROOT}",
+        "build/test-all/": f"{tmp_path}/",
+        "scripts/test-cpp plain": "true",
+        "cpp_stages\n": "true\n",
+        "$PWD/$VENV": "$VENV",
+    }.items():
+        assert ours in text
+        text = text.replace(ours, here)
     done = subprocess.run(["bash", "-c", text], capture_output=True, text=True, timeout=60, check=False)
     runs = [line.split() for line in done.stdout.splitlines() if line.startswith("- ")]
-    named = [(r[1], r[2], "tests/kernels" in r, "--ignore=tests/kernels" in r) for r in runs]
-    assert named[:2] == [("own", "all", False, False)] * 2, done.stdout + done.stderr
-    lower = [
-        (level, seed, *which)
+    parallel = [(r[1], r[2], r[r.index("conformance") + 1 :]) for r in runs if "--dist" in r]
+    own = [folders for level, seed, folders in parallel if (level, seed) == ("own", "all")]
+    assert len(own) == 4, done.stdout + done.stderr
+    rest = {f.removeprefix("--ignore=") for f in own[-1] if f.startswith("--ignore=")}
+    assert own[-1][0] == "tests"
+    assert sorted(rest) == sorted(f for folders in own[:-1] for f in folders)
+    kernels = ["tests/kernels", "tests/native", "tests/codegen"]
+    models = ["tests/llm", "tests/pytorch", "tests/inference", "tests/conformance"]
+    assert parallel[4:] == [
+        (level, seed, folders)
         for level in ("middle", "low")
-        for seed, *which in (("all", True, False), ("commit", False, True))
+        for seed, folders in (("all", kernels), ("commit", models))
     ]
-    assert named[2:6] == lower

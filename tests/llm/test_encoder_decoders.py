@@ -190,7 +190,7 @@ def test_cuda_code_encodes_prefills_and_decodes_as_transformers(family: str) -> 
     assert far(np.stack(rows), want[18:]) < LIMIT
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("family", REFERENCES)
 def test_texts_of_a_batch_are_those_that_each_source_gets_alone(family: str) -> None:
     """Sources differ in length, and more are given than a batch has."""
@@ -211,7 +211,7 @@ SUMMARY: dict[str, Any] = {
 """The words of BART's models of summaries, with smaller numbers."""
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("family", REFERENCES)
 def test_beams_find_the_answers_of_transformers(family: str, tmp_path: Path) -> None:
     model = reference(family)

@@ -198,6 +198,7 @@ def fit(counts: Counter[tuple[int, ...]], exact: dict[tuple[int, ...], float]) -
     return p_value(np.array([counts[k] for k in exact]), np.array(list(exact.values())))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("way", ["lookup", "draft"])
 def test_answers_have_the_exact_distribution(tiny: Any, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, draft = tiny

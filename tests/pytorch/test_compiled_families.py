@@ -30,7 +30,7 @@ def gradients(run: Any, net: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) 
     return {n: p.grad.detach() for n, p in net.named_parameters() if p.grad is not None}
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_gradients_of_a_family(family: str, device: str) -> None:

@@ -107,7 +107,7 @@ def files(form, tmp_path):
     return paths
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("form", FORMS)
 def test_the_changed_node_is_named_on_a_vendors_engine(form, tmp_path):
     changed, right = (

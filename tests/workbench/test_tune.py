@@ -121,6 +121,7 @@ KILLED = """
 """
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("engine", ["", "onnxruntime"])
 def test_ten_kills_repeat_no_measurement_and_change_no_file(engine: str, tmp_path: Path) -> None:
     if engine:

@@ -122,7 +122,7 @@ def test_a_text_ends_at_the_capacity(batch: BatchGenerator, alone: Generator) ->
     assert got.finish == "capacity"
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("family", sorted(FAMILIES))
 def test_every_family(family: str) -> None:
     """Windows, soft caps, latent attention, experts, learned positions: what a family has, it has over blocks, too."""
@@ -187,9 +187,21 @@ def words_of(text: int, sampled: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("invariant", [False, True])
-@pytest.mark.parametrize("steps", [400, pytest.param(10_000, marks=[pytest.mark.slow])])
 @pytest.mark.sampled(1)
-def test_random_arrivals_and_cancellations(model: Any, alone: Generator, steps: int, invariant: bool) -> None:
+def test_random_arrivals_and_cancellations(model: Any, alone: Generator, invariant: bool) -> None:
+    arrivals_and_cancellations(model, alone, 400, invariant)
+
+
+@pytest.mark.parametrize("invariant", [False, True])
+@pytest.mark.slow
+@pytest.mark.sampled(0)
+def test_ten_thousand_steps_of_arrivals_and_cancellations(
+    model: Any, alone: Generator, invariant: bool
+) -> None:
+    arrivals_and_cancellations(model, alone, 10_000, invariant)
+
+
+def arrivals_and_cancellations(model: Any, alone: Generator, steps: int, invariant: bool) -> None:
     """64 texts at once in the memory of ten. With ``batch_invariant`` every logit has the bits of the text alone."""
     answers: dict[tuple[int, int], Any] = {}
     more: dict[str, Any] = {"logprobs": 3} if invariant else {}
@@ -401,7 +413,7 @@ def bits(answer: Any) -> Any:
         ("gpt2", "float32"),
     ],
 )
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 def test_answers_have_the_bits_of_a_text_alone(family: str, dtype: str) -> None:
     """At 1, 3, 8 and 64 texts, in a cache that preempts, with shared prefixes, and with other orders of arrival."""
     model, texts = reference(family), prompts(64, 24)

@@ -37,6 +37,7 @@ def near(got: Any, want: Any) -> bool:
     return bool(np.abs(got - want).max() <= 2e-5 * np.abs(want).max())
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("family", DIVIDED)
 def test_logits_are_those_of_one_device(family: str) -> None:
     model = reference(family)
@@ -49,6 +50,7 @@ def test_logits_are_those_of_one_device(family: str) -> None:
         assert near(two.step(5, 11), second)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("ranks", [3, 6])
 def test_any_number_that_divides_the_heads(ranks: int) -> None:
     """Six query heads. With six ranks and two key heads, three ranks have the same key head."""
