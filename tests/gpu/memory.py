@@ -149,11 +149,7 @@ def networks() -> dict[str, Any]:
 
 
 def sessions(report: Report, args: argparse.Namespace) -> Any:
-    """Whole networks: what a session reports is what the pool saw, near the least; shapes share an arena; sessions share weights; a limit holds."""
-    import threading
-    import time
-
-    import numpy as np
+    """Whole networks: what a session reports is what the pool saw, near the least, and sessions share weights."""
     import torch
 
     torch.manual_seed(0)
@@ -184,6 +180,19 @@ def sessions(report: Report, args: argparse.Namespace) -> Any:
                     report.bound(f"{what}: bytes of a second session over its runs'", more / max(memory["runs"], 1), at_most=1.01)  # fmt: skip
             results[what] = {"memory": memory, "pool": held, "second": more}
             print("  ", what, results[what], flush=True)
+    return results
+
+
+def limits(report: Report, args: argparse.Namespace) -> Any:
+    """Sizes that change share an arena, runs at a time wait for the memory of a limit, and runs on page-locked arrays copy once."""
+    import threading
+    import time
+
+    import numpy as np
+    import torch
+
+    torch.manual_seed(0)
+    results: dict[str, Any] = {}
     model, data = networks()["ResNet-50"]()
     shapes = {"x": {0: torch.export.Dim("batch", max=64)}}
     policy = {"version": 1, "execution": {"self_check": "off"}}
@@ -258,7 +267,7 @@ def pinned(report: Report, args: argparse.Namespace, clock: Any) -> Any:
     return times
 
 
-PARTS = {"out_of_memory": out_of_memory, "flat": flat, "sessions": sessions}
+PARTS = {"out_of_memory": out_of_memory, "flat": flat, "sessions": sessions, "limits": limits}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

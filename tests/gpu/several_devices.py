@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -44,7 +45,8 @@ def link() -> dict[str, str]:
     facts = {}
     for name, command in (("topology", ["topo", "-m"]), ("nvlink", ["nvlink", "-s"])):
         done = subprocess.run(["nvidia-smi", *command], capture_output=True, text=True, check=False)
-        lines = [line.strip() for line in done.stdout.splitlines() if line.strip() and "Legend" not in line]
+        plain = re.sub(r"\x1b\[[0-9;]*m| \(UUID: [^)]*\)", "", done.stdout)
+        lines = [line.strip() for line in plain.splitlines() if line.strip() and "Legend" not in line]
         facts[name] = "; ".join(lines[:12])[:1500]
     return facts
 

@@ -97,18 +97,22 @@ void on_buffer_requested(uint8_t** buffer, size_t* size, size_t* max_records) {
     if (*buffer != nullptr) ++state.in_use;
 }
 
-void on_buffer_completed(void*, uint32_t, uint8_t* buffer, size_t, size_t valid) {
+void on_buffer_completed(void*, uint32_t, uint8_t* buffer, size_t size, size_t valid) {
     CuptiCollector& state = collector();
     const std::lock_guard<std::mutex> lock(state.mutex);
     if (buffer == nullptr) return;
     --state.in_use;
-    state.idle.push_back(buffer);
-    if (state.functions == nullptr) return;
     uint8_t* record = nullptr;
-    while (valid > 0 && state.functions->cuptiActivityGetNextRecord(buffer, valid, &record) == 0)
+    while (valid > 0 && state.functions != nullptr &&
+           state.functions->cuptiActivityGetNextRecord(buffer, valid, &record) == 0)
         add_record(state.trace, record);
+    if (size == state.buffer_bytes)
+        state.idle.push_back(buffer);
+    else
+        std::free(buffer);  // a test has set another size
     size_t dropped = 0;
-    if (state.functions->cuptiActivityGetNumDroppedRecords(nullptr, 0, &dropped) == 0)
+    if (state.functions != nullptr &&
+        state.functions->cuptiActivityGetNumDroppedRecords(nullptr, 0, &dropped) == 0)
         state.trace.dropped += static_cast<int64_t>(dropped);
 }
 
