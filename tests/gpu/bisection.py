@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import os
 import random
 import subprocess
@@ -19,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,7 @@ import onnx
 from gpu_report import Report, arguments, name_of_device, run_parts
 from onnx import TensorProto, numpy_helper
 
+from xpuruntime.runtime.memory.pool import MemoryPool
 from xpuruntime.workbench.bisect import bisect
 from xpuruntime.workbench.bisect.report import Bisection
 from xpuruntime.workbench.inputs import Inputs
@@ -46,13 +49,14 @@ _HOOK = "XPU_TEST_WRONG_KERNEL"
 
 
 def write_models(folder: Path) -> None:
-    """Export the ten networks."""
+    """Export the ten networks. What is there already stays."""
     from attribution import write_seeded
     from vendor_networks import NETWORKS
 
     folder.mkdir(parents=True, exist_ok=True)
     for name in SEEDED:
-        write_seeded(name, folder / f"{name}.onnx", "small")
+        if not (folder / f"{name}.onnx").is_file():
+            write_seeded(name, folder / f"{name}.onnx", "small")
     for name in ("minilm", "text_recognizer"):  # the weights of the third are one constant each
         model, feeds = NETWORKS[name]()
         (folder / f"{name}_onnx.onnx").write_bytes(model)
@@ -98,7 +102,7 @@ def with_changed_weight(path: Path, node: str, to: Path) -> Path:
 # ── memory ──
 
 _PEAKS = """
-import argparse, json, sys, threading
+import argparse, json, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 import bisection as b
@@ -106,20 +110,12 @@ args = argparse.Namespace(device=sys.argv[5])
 path, changed = Path(sys.argv[3]), Path(sys.argv[4])
 sides = b.side_of(changed, args), b.side_of(path, args)
 feeds = b.feeds_of(path, sides[0])
-free, over = [b.free_device_memory(args.device)], threading.Event()
-def watch():
-    while not over.wait(0.001):
-        free.append(b.free_device_memory(args.device))
-thread = threading.Thread(target=watch)
-thread.start()
 if sys.argv[2] == "plain":
     with sides[0].open() as session:
         session.run(feeds)
 else:
     b.bisect(*sides, feeds)
-over.set()
-thread.join()
-print(json.dumps([b.most_resident(), free[0] - min(free)]))
+print(json.dumps([b.most_resident(), b.most_on_device(args.device)]))
 """
 
 
@@ -129,17 +125,13 @@ def most_resident() -> int:
         return int(next(line for line in file if line.startswith("VmHWM")).split()[1]) << 10
 
 
-def free_device_memory(device: str) -> int:
-    """Return the free bytes of a CUDA device; 0 for the CPU."""
-    if device == "cpu":
-        return 0
-    import torch
-
-    return int(torch.cuda.mem_get_info(device)[0])
+def most_on_device(device: str) -> int:
+    """Return the most bytes of a CUDA device that this process had in buffers, arenas and weights so far; 0 for the CPU."""
+    return 0 if device == "cpu" else MemoryPool(device).statistics().peak_bytes
 
 
 def peak_memory(mode: str, path: Path, changed: Path, device: str) -> tuple[int, int]:
-    """Return the largest resident memory of a fresh process in bytes, with its libraries, and by how much it grows on the device.
+    """Return the largest resident memory of a fresh process in bytes, with its libraries, and the most that it had on the device.
 
     The programs are stored already, so nothing is compiled.
     """
@@ -183,30 +175,41 @@ def judge(report: Report, label: str, node: str, found: Bisection, count: int, c
 
 def weights(report: Report, args: argparse.Namespace) -> Any:
     """Change a weight of one node of each network, and bisect against the original."""
+    paths = sorted(args.models.glob("*.onnx"))
     rows = {}
-    for path in sorted(args.models.glob("*.onnx")):
-        model = onnx.load(path)
-        draw = random.Random(f"{args.seed} {path.stem}")
-        node = draw.choice(sorted(weighted_nodes(model)))
-        started = time.perf_counter()
-        with tempfile.TemporaryDirectory() as folder:
-            changed = with_changed_weight(path, node, Path(folder) / f"{path.stem}-changed.onnx")
-            right = side_of(path, args)
-            found = bisect(side_of(changed, args), right, feeds_of(path, right), save=Path(folder) / "saved")
-            row = judge(report, path.stem, node, found, len(model.graph.node), 1)
-            plain = peak_memory("plain", path, changed, args.device)
-            search = peak_memory("bisect", path, changed, args.device)
-        for kind, one, two in zip(("host", "device"), plain, search, strict=True):
-            if one:
-                what = f"{path.stem}: {kind} memory of the bisection over a plain run's"
-                report.bound(what, round(two / one, 2), at_most=2)
-        rows[path.stem] = row | {
-            "plain_run_bytes": plain,
-            "bisection_bytes": search,
-            "seconds": round(time.perf_counter() - started, 1),
-        }
+    with ProcessPoolExecutor(args.jobs, multiprocessing.get_context("spawn")) as pool:
+        for path, (row, own) in zip(paths, pool.map(changed_weight, paths, [args] * len(paths)), strict=True):
+            report.checks += own.checks
+            report.failures += own.failures
+            rows[path.stem] = row
     report.bound("networks", len(rows), at_least=10)
     return rows
+
+
+def changed_weight(path: Path, args: argparse.Namespace) -> tuple[dict[str, Any], Report]:
+    """Change a weight of a drawn node of one network, and bisect. Return its row and its checks."""
+    report = Report()
+    model = onnx.load(path)
+    draw = random.Random(f"{args.seed} {path.stem}")
+    node = draw.choice(sorted(weighted_nodes(model)))
+    started = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        changed = with_changed_weight(path, node, Path(folder) / f"{path.stem}-changed.onnx")
+        right = side_of(path, args)
+        found = bisect(side_of(changed, args), right, feeds_of(path, right), save=Path(folder) / "saved")
+        row = judge(report, path.stem, node, found, len(model.graph.node), 1)
+        plain = peak_memory("plain", path, changed, args.device)
+        search = peak_memory("bisect", path, changed, args.device)
+    for kind, one, two in zip(("host", "device"), plain, search, strict=True):
+        if one:
+            what = f"{path.stem}: {kind} memory of the bisection over a plain run's"
+            report.bound(what, round(two / one, 2), at_most=2)
+    row |= {
+        "plain_run_bytes": plain,
+        "bisection_bytes": search,
+        "seconds": round(time.perf_counter() - started, 1),
+    }
+    return row, report
 
 
 def kernels(report: Report, args: argparse.Namespace) -> Any:
@@ -252,6 +255,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--seed", default="0", help="draws the broken nodes")
     parser.add_argument("--models", type=Path, default=Path("build/bisection"), metavar="FOLDER")
+    parser.add_argument("--jobs", type=int, default=1, help="networks of the part weights at the same time")
     parser.add_argument("--write", action="store_true", help="write the models first")
     return run_parts(
         __doc__,

@@ -22,7 +22,8 @@ import xpuruntime as xrt
 from xpuruntime.decisions import Reason
 from xpuruntime.engines import lookup
 from xpuruntime.errors import FormatError, LockError, PolicyError
-from xpuruntime.inference.locks.making import _with_kernels, pinned_word
+from xpuruntime.inference.lock_checks.programs import pinned_word
+from xpuruntime.inference.locks.making import _with_kernels
 from xpuruntime.program.lock import Lock, LockedCall, LockedProgram, LockedRegion, plan_digest
 from xpuruntime.program.plan import Plan, PlanNode
 

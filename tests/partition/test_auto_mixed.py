@@ -173,8 +173,8 @@ def test_what_regions_took_corrects_what_their_nodes_cost(model) -> None:
     costs = Costs(measured={"native": native, "onnxruntime": other})
     (plan,) = mixed_search.mixes(graph, costs, EngineCandidate("native", CPU), {})
     first, second = plan.regions
-    once = mixed_search.Mix(None, plan, {first.id: 4 * half * 1e-3, second.id: (len(names) - half) * 1e-3})
-    twice = mixed_search.Mix(None, plan, {first.id: half * 1e-3, second.id: (len(names) - half) * 1e-3})
+    once = mixed_search.TimedPlan(plan, {first.id: 4 * half * 1e-3, second.id: (len(names) - half) * 1e-3})
+    twice = mixed_search.TimedPlan(plan, {first.id: half * 1e-3, second.id: (len(names) - half) * 1e-3})
     found = mixed_search.corrected(costs, [once]).measured
     assert found["native"] == pytest.approx(
         {n: t * (4 if i < half else 1) for i, (n, t) in enumerate(native.items())}
@@ -208,7 +208,7 @@ def test_a_mix_is_built_timed_and_kept_only_where_it_may_win(model, monkeypatch)
     assert list(times) == ["r0", "r1"]
     assert all(0 < t < 1 for t in times.values())
     kept[0].executable.close()
-    monkeypatch.setattr(mixed_search, "_HOPELESS", 1e-9)  # no mix can be as fast as that
+    monkeypatch.setattr(mixed_search, "HOPELESS", 1e-9)  # no mix can be as fast as that
     kept, refused = looked()
     assert kept == []
     assert all(c.code is Reason.SLOWER and "region by region" in c.reason for c in refused)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -44,6 +45,18 @@ def test_every_run_of_every_thread_is_a_span(session) -> None:
     assert [s.start_ns for s in trace.spans] == sorted(s.start_ns for s in trace.spans)
     assert trace.dropped == 0
     assert module.RING is None
+
+
+def test_a_span_has_the_time_that_its_thread_waited(session, tmp_path: Path) -> None:
+    with xrt.profile() as trace:
+        session.run(input=X)
+        module.timed("asleep", time.sleep, 0.02)
+    run, asleep = trace.spans
+    assert 0 <= run.waited_ns <= run.duration_ns
+    assert asleep.duration_ns / 2 < asleep.waited_ns <= asleep.duration_ns
+    trace.save(tmp_path / "t.json")
+    event = json.loads((tmp_path / "t.json").read_text())["traceEvents"][-1]
+    assert event["args"] == {"waited_us": asleep.waited_ns / 1e3}
 
 
 def test_a_full_ring_counts_what_it_drops(session) -> None:

@@ -46,6 +46,13 @@ def tune(
             help="Another engine, whose whole runs are measured in turn with the native engine's. Repeatable.",
         ),
     ] = None,
+    regions: Annotated[
+        bool,
+        typer.Option(
+            "--regions",
+            help="Also search for placements of the model's nodes on the engines of --engine, for sessions with place: {'*': auto}.",
+        ),
+    ] = False,
     as_json: options.AsJson = False,
 ) -> CommandResult:
     """Measure every usable kernel of each call inside the model, in alternating rounds. A tuning that was killed continues."""
@@ -57,7 +64,7 @@ def tune(
     with progress(f"tuning {model}") as show:
         result = measure(
             model, output, chosen, buckets,
-            budget_s=seconds, rounds=rounds, engines=engine or (), progress=show,
+            budget_s=seconds, rounds=rounds, engines=engine or (), regions=regions, progress=show,
         )  # fmt: skip
     print_note(f"wrote {output}")
     return CommandResult(result.to_json(), lambda: _show(result))
@@ -87,5 +94,10 @@ def _show(result: TuneResult) -> None:
             f"{e} {us:.1f} us" for e, us in sorted(row.times_us.items(), key=lambda item: item[1])
         )
         print_line(f"{sizes}: a run takes {times}")
+    for place in result.times.placements:
+        times = ", ".join(
+            f"{n} {us:.1f} us" for n, us in sorted(place.times_us.items(), key=lambda item: item[1])
+        )
+        print_line(f"placements: a run takes {times}")
     print_line(result.times.calibration)
     print_line(f"use it: policy execution: {{engine_options: {{native: {{kernel_times: {result.path}}}}}}}")

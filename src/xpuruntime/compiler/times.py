@@ -11,6 +11,7 @@ and every usable kernel of the call was measured (``policies.choose``).
 The other fields are optional and decide nothing: ``facts`` (device, versions, model), and for each call its ``op``, its ``nodes``,
 ``intervals_us`` (a 95% interval by kernel) and ``rounds``; ``runs`` has whole runs, from which the error of a prediction follows.
 ``engines`` has whole runs on several engines. They decide for a session with ``engine: auto`` (``inference.selection.engine_times``).
+``placements`` has whole runs on mixes of engines. They decide for ``place: {"*": auto}`` (``inference.partitioned.placement_times``).
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from ..errors import FormatError
 from ..kernels.kernel import NodeCall, Operand
 from ..storage.files import read_regular
 from ..types import TensorSpec
+from .placement_times import PlacementTimes
 
 __all__ = ["CallDetail", "EngineTimes", "KernelTimes", "MeasuredRun", "call_key"]
 
@@ -132,7 +134,7 @@ class KernelTimes:
 
     target, threads: those of the measurement. The times are not used for other targets.
     facts: device, versions, digests and model of the measurement. details: by call. runs: whole runs.
-    engines: whole runs on several engines, if they were measured.
+    engines: whole runs on several engines, if they were measured. placements: whole runs on mixes of engines, if they were measured.
     caveat: a clause that says what is different here; not part of the file.
     """
 
@@ -143,6 +145,7 @@ class KernelTimes:
     details: Mapping[str, CallDetail] = field(default_factory=dict)
     runs: tuple[MeasuredRun, ...] = ()
     engines: tuple[EngineTimes, ...] = ()
+    placements: tuple[PlacementTimes, ...] = ()
     caveat: str = ""
 
     def compared(self, here: Mapping[str, str], threads: int | None = None) -> KernelTimes:
@@ -204,6 +207,8 @@ class KernelTimes:
             body["runs"] = [r.to_json() for r in self.runs]
         if self.engines:
             body["engines"] = [e.to_json() for e in self.engines]
+        if self.placements:
+            body["placements"] = [p.to_json() for p in self.placements]
         return body
 
     @classmethod
@@ -245,12 +250,20 @@ class KernelTimes:
             details = {str(k): _detail(row) for k, row in calls.items() if "intervals_us" in row}
             runs = tuple(map(_run, _items(data.get("runs", []))))
             engines = tuple(map(_engines, _items(data.get("engines", []))))
+            placements = tuple(map(_placement, _items(data.get("placements", []))))
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise FormatError(
                 who, "has a field that this release does not read", got=error, do="Measure again."
             ) from error
         return cls(
-            data["target"], threads if type(threads) is int else 0, times, facts, details, runs, engines
+            data["target"],
+            threads if type(threads) is int else 0,
+            times,
+            facts,
+            details,
+            runs,
+            engines,
+            placements,
         )
 
 
@@ -292,16 +305,41 @@ def _run(row: Any) -> MeasuredRun:
 
 
 def _engines(row: Any) -> EngineTimes:
-    shapes = {str(k): _count(v) for k, v in _object(_object(row)["shapes"]).items()}
-    times = {str(k): _number(v) for k, v in _object(row["times_us"]).items()}
+    shapes, times, intervals = _alternating(row)
     versions = {str(k): _text(v) for k, v in _object(row["versions"]).items()}
-    intervals = {}
-    for engine, interval in _object(row["intervals_us"]).items():
-        low, high = map(_number, _items(interval))
-        intervals[str(engine)] = (low, high)
     if set(times) != set(versions):
         raise ValueError("each engine needs a time and a version")
     return EngineTimes(_text(row["model"]), shapes, times, versions, intervals, _count(row["rounds"]))
+
+
+def _placement(row: Any) -> PlacementTimes:
+    shapes, times, intervals = _alternating(row)
+    versions = {str(k): _text(v) for k, v in _object(row["versions"]).items()}
+    place = {str(k): _text(v) for k, v in _object(row["place"]).items()}
+    nodes = {
+        str(mix): {str(e): tuple(map(_text, _items(names))) for e, names in _object(own).items()}
+        for mix, own in _object(row["nodes"]).items()
+    }
+    if not times or set(times) - set(nodes) - set(versions) or set(nodes) - set(times):
+        raise ValueError("each engine needs a version, and each mix its nodes and a time")
+    if any(set(own) - set(versions) for own in nodes.values()):
+        raise ValueError("each engine of a mix needs a version")
+    return PlacementTimes(
+        _text(row["model"]), shapes, place, times, nodes, versions, intervals, _count(row["rounds"])
+    )
+
+
+def _alternating(
+    row: Any,
+) -> tuple[dict[str, int], dict[str, float], dict[str, tuple[float, float]]]:
+    """Return sizes, medians and intervals of whole runs in alternating rounds."""
+    shapes = {str(k): _count(v) for k, v in _object(_object(row)["shapes"]).items()}
+    times = {str(k): _number(v) for k, v in _object(row["times_us"]).items()}
+    intervals = {}
+    for name, interval in _object(row["intervals_us"]).items():
+        low, high = map(_number, _items(interval))
+        intervals[str(name)] = (low, high)
+    return shapes, times, intervals
 
 
 def _object(value: Any) -> Mapping[Any, Any]:

@@ -60,8 +60,12 @@ def _event(kind: int, span: TraceSpan, track: int) -> bytes:
     fields: list[tuple[int, int | bytes | str]] = [(_TYPE, kind), (_TRACK_UUID, track)]
     if kind != _END:
         fields += [(_NAME, line(span.name)), (_CATEGORIES, "xpuruntime")]
-        if span.step >= 0:
-            fields.append((_ANNOTATIONS, _message((_ANNOTATION_NAME, "step"), (_ANNOTATION_INT, span.step))))
+        numbers = {"step": span.step if span.step >= 0 else None, "waited_ns": span.waited_ns or None}
+        fields += [
+            (_ANNOTATIONS, _message((_ANNOTATION_NAME, name), (_ANNOTATION_INT, number)))
+            for name, number in numbers.items()
+            if number is not None
+        ]
     return _message(*fields)
 
 

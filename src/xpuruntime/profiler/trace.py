@@ -13,6 +13,7 @@ import contextlib
 import json
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -20,7 +21,7 @@ from typing import Any, TypeVar
 from ..errors import XpuError
 from ..storage.store import write_atomic
 from . import nvtx
-from .events import EventKind, EventRing
+from .events import EventKind, EventRing, now_ns
 from .perfetto import perfetto_bytes
 
 __all__ = ["RING", "Profiler", "Trace", "TraceSpan", "mark", "profile", "timed"]
@@ -35,6 +36,9 @@ class TraceSpan:
     """One finished span: name, operating-system thread, start (ns of the monotonic clock) and duration (ns).
 
     step: number of the kernel call in its plan; -1 if it is none.
+    waited_ns: time in the span during which its thread was on no processor: it waited for other threads or for the device, or the system
+    ran another program. It is measured for runs, regions and copies, and so also inside vendors, which do not tell when they wait. A
+    thread that waits in a loop (a spinning wait for a GPU) counts as running.
     """
 
     name: str
@@ -42,6 +46,7 @@ class TraceSpan:
     start_ns: int
     duration_ns: int
     step: int = -1
+    waited_ns: int = 0
 
 
 class Trace:
@@ -75,6 +80,7 @@ class Trace:
                 "tid": s.thread,
                 "ts": s.start_ns / 1e3,
                 "dur": s.duration_ns / 1e3,
+                **({"args": {"waited_us": s.waited_ns / 1e3}} if s.waited_ns else {}),
             }
             for s in self.spans
         ]
@@ -86,7 +92,12 @@ class Trace:
         names, events = ring.names(), ring.drain()
         spans = (
             TraceSpan(
-                names[e["name"]], int(e["thread"]), int(e["time_ns"]), int(e["duration_ns"]), int(e["step"])
+                names[e["name"]],
+                int(e["thread"]),
+                int(e["time_ns"]),
+                int(e["duration_ns"]),
+                int(e["step"]),
+                int(e["payload"]) if e["step"] < 0 else 0,
             )
             for e in events
         )
@@ -130,9 +141,15 @@ def mark(name: str) -> None:
 
 
 def timed(name: str, call: Callable[..., _Result], *arguments: Any) -> _Result:
-    """Call a function, as a span of the recording ring (and as an NVTX range if ranges are enabled)."""
+    """Call a function, as a span of the recording ring (and as an NVTX range if ranges are enabled), with the time that the thread waited."""
     ring = RING
     if ring is None:  # the recording ended after the caller's check
         return call(*arguments)
-    with nvtx.range(name), ring.span(name):
-        return call(*arguments)
+    with nvtx.range(name):
+        start, ran = now_ns(), time.thread_time_ns()
+        try:
+            return call(*arguments)
+        finally:
+            duration = now_ns() - start
+            waited = duration - (time.thread_time_ns() - ran)
+            ring.complete(name, start, duration, payload=min(max(waited, 0), duration))

@@ -34,6 +34,7 @@ __all__ = [
     "record",
     "reset_kernel_policy",
     "set_kernel_policy",
+    "transfer_limits",
 ]
 
 __getattr__, __dir__ = lazy_names(
@@ -51,5 +52,6 @@ __getattr__, __dir__ = lazy_names(
         "record": "xpuruntime.pytorch.step_record",
         "reset_kernel_policy": "xpuruntime.pytorch.policy",
         "set_kernel_policy": "xpuruntime.pytorch.policy",
+        "transfer_limits": "xpuruntime.pytorch.step_limits",
     },
 )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ..inference.session import InferenceSession
+    from ..policies import Policy
 
 __all__ = ["SessionOptions"]
 
@@ -20,7 +21,7 @@ class SessionOptions:
 
     engine: str | None = None
     device: str | None = None
-    policy: str | os.PathLike[str] | None = None
+    policy: str | os.PathLike[str] | Policy | None = None
     fp16: bool = False
     precision: str | None = None
     strict: bool | None = None

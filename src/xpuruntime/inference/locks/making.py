@@ -2,33 +2,27 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from ...compiler.locked import KernelLock
 from ...errors import LockError
-from ...ir import specialize
 from ...policies import Policy
-from ...program.lock import Lock, LockedProgram, LockedRegion, changes_between, locked_program, plan_digest
+from ...program.lock import Lock, LockedProgram, LockedRegion, locked_program, plan_digest
 from ...program.plan import Plan
-from ...program.program import CompiledProgram
 from ...protocols import EngineRequest, Executable, ModelSource
-from ...runtime.execution.executor import Executor
+from ..lock_checks.programs import check_same, region_programs, with_algorithms
+from ..lock_checks.validators import facts_request, validators_of
 from ..native.engine import TIMES, compiled, compiled_graph, recorded, times_of
 from ..native.executable import NativeExecutable
 from ..partitioned.mixed import MixedExecutable, native_request
 from ..selection.candidate import LoadedEngine
 from ..selection.request import SessionRequest
-from .opening import bucket_of, bucket_text, lockable
-from .validators import facts_request, validators_of
+from .opening import bucket_of, lockable
 
-__all__ = ["lock_of", "pinned_word"]
+__all__ = ["lock_of"]
 
-_ALGORITHM = re.compile(r"cublasLtMatmul algorithm (\d+)\b")
 _RUN_FIRST = "Run it once for each set of shapes first (xpu lock --shape, --bucket)."
-_ENGINE = re.compile(r"cudnnBackendExecute engine (\d+)\b")
 
 
 def lock_of(
@@ -106,20 +100,14 @@ def _regions(executable: MixedExecutable, request: SessionRequest) -> Iterator[L
 def _region_programs(
     executable: MixedExecutable, request: SessionRequest, who: str
 ) -> Iterator[LockedProgram]:
-    """Return the program of each native region and each set of its sizes, compiled again with the recorded kernels."""
     own = native_request(request)
-    for region, sizes, executor in executable.executors:
-        graph = specialize(executable.partition.subgraph(region), sizes)
-        implementations = tuple(executor.implementations)
-        record = KernelLock(None if request.lock is None else request.lock.kernels_of(region))
-        _same(who, executor, compiled_graph(graph, own, record), sizes, implementations)
-        kernels = _with_algorithms(
-            record.kernels if record.recording else record.used, executor, implementations
-        )
-        again = compiled_graph(graph, own, KernelLock(kernels))
-        _same(who, executor, again, sizes, implementations)
-        plan = again.entries[0].plans[0]
-        yield locked_program(again, plan, sizes, implementations, kernels, region)
+    return region_programs(
+        who,
+        executable.executors,
+        executable.partition.subgraph,
+        lambda _, graph, lock: compiled_graph(graph, own, lock),
+        request.lock,
+    )
 
 
 def _kernel_times(
@@ -181,60 +169,8 @@ def _programs(model: ModelSource, executable: NativeExecutable, who: str) -> Ite
             yield locked_program(executor.program, executor.plan, shapes, implementations, {})
             continue
         program, kernels = recorded(model, request, shapes)
-        _same(who, executor, program, shapes, implementations)
-        kernels = _with_algorithms(kernels, executor, implementations)
+        check_same(who, executor, program, shapes, implementations)
+        kernels = with_algorithms(kernels, executor, implementations)
         again = compiled(model, replace(request, locked=kernels), shapes)
-        _same(who, executor, again, shapes, implementations)
+        check_same(who, executor, again, shapes, implementations)
         yield locked_program(again, again.entries[0].plans[0], shapes, implementations, kernels)
-
-
-def _same(
-    who: str,
-    executor: Executor,
-    program: CompiledProgram,
-    shapes: Mapping[str, int],
-    implementations: tuple[str, ...],
-) -> None:
-    """Check that a second compilation gives the calls of the session's program. Raise LockError."""
-    ours = locked_program(executor.program, executor.plan, shapes, implementations, {})
-    theirs = locked_program(program, program.entries[0].plans[0], shapes, implementations, {})
-    pinned = replace(ours, digest=theirs.digest)  # the digest covers the lock itself
-    changes = [
-        c for c in changes_between(pinned, theirs) if not c[0].startswith(("kernel of", "configuration of"))
-    ]
-    if changes:
-        name, old, new = changes[0]
-        raise LockError(
-            who,
-            f"a second compilation for {bucket_text(shapes)} differs from the session's program",
-            got=f"{name}: {old}, then {new}",
-            do="Report it: compilations of equal requests must be equal.",
-            changes=tuple(changes),
-        )
-
-
-def _with_algorithms(
-    kernels: Mapping[str, str], executor: Executor, implementations: tuple[str, ...]
-) -> dict[str, str]:
-    """Return the kernels with the algorithms that libraries chose, for those kernels that can be pinned (not run on a GPU yet)."""
-    chosen: dict[str, set[str]] = {}
-    for call, implementation in zip(executor.plan.calls, implementations, strict=False):
-        if call.outputs:
-            word = pinned_word(call.kernel.partition("/")[2], implementation)
-            chosen.setdefault(call.outputs[0].removesuffix(".out"), set()).add(word)
-    result = dict(kernels)
-    for key, word in kernels.items():
-        words = chosen.get(key.partition(" ")[2], set())
-        pinned = [w for w in words if w.partition("[")[0] == word]
-        if len(pinned) == 1:
-            result[key] = pinned[0]
-    return result
-
-
-def pinned_word(kernel: str, implementation: str) -> str:
-    """Return the word that pins the algorithm which a library reports; the kernel's own word without one."""
-    for name, pattern, pin in (("cublasLt", _ALGORITHM, "algorithm"), ("cudnn", _ENGINE, "engine")):
-        match = pattern.match(implementation)
-        if kernel == name and match is not None:
-            return f"{kernel}[{pin}={match[1]}]"
-    return kernel

@@ -14,20 +14,18 @@ from ...engines import engine_names
 from ...errors import FormatError, LockChange, LockError, PolicyError
 from ...ir import bind
 from ...policies import Policy, PolicyLayer, Resolved, builtin_policy, load_policy, resolve
-from ...program.lock import Lock, changes_between, locked_program, plan_digest
+from ...program.lock import Lock, plan_digest
 from ...program.plan import Plan
 from ...protocols import Executable, ModelSource
 from ...runtime.execution.executor import Executor
 from ...targets import DeviceId
 from ...types import DType
+from ..lock_checks.programs import bucket_text, mismatch, program_changes
 from ..native.executable import NativeExecutable
 from ..partitioned.mixed import MixedExecutable
 from ..selection.request import SessionRequest
 
 __all__ = ["OpenLock", "open_lock"]
-
-_SHOWN = 4  # changes in an error's text
-_DO = "Write the lock again (xpu lock), restore what changed, or run without the lock."
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +78,7 @@ class OpenLock:
 
     def validate(self, model: ModelSource, request: SessionRequest) -> tuple[LockChange, ...]:
         """Return the validators that failed if the lock declares a fallback. Raises LockError otherwise."""
-        from .validators import changed_validators, facts_request
+        from ..lock_checks.validators import changed_validators, facts_request
 
         changes = changed_validators(self.lock, model, facts_request(request))
         if changes and self.lock.on_mismatch == "error":
@@ -89,9 +87,7 @@ class OpenLock:
 
     def error(self, model: ModelSource, what: str, changes: tuple[LockChange, ...]) -> LockError:
         """Return the error that names what changed, with old and new values."""
-        return LockError(
-            f"lock {self.name}, model {model.name}", what, got=changes_text(changes), do=_DO, changes=changes
-        )
+        return mismatch(self.name, model.name, what, changes)
 
     def confirm(self, model: ModelSource, plan: Plan, executable: Executable) -> Decision:
         """Compare plan and programs with the lock's. Programs of open shapes are compared before their first run. Raises LockError."""
@@ -136,18 +132,9 @@ class OpenLock:
     def _confirm_program(
         self, model: ModelSource, executor: Executor, shapes: Mapping[str, int], region: str = ""
     ) -> Decision:
-        locked = self.lock.program(shapes, region)
-        if locked is None:
-            mine = [p for p in self.lock.programs if p.region == region]
-            known = "; ".join(bucket_text(p.shapes) for p in mine) or "none"
-            where = f" of region {region}" if region else ""
-            absent: LockChange = (f"shape bucket{where}", known, bucket_text(shapes))
-            raise self.error(model, "has no program for these shapes", (absent,))
-        here = locked_program(
-            executor.program, executor.plan, shapes, tuple(executor.implementations), locked.kernels, region
-        )
-        if changes := changes_between(locked, here):
-            raise self.error(model, "names another program than the one that was made", changes)
+        what, changes = program_changes(self.lock, executor, shapes, region)
+        if changes:
+            raise self.error(model, what, changes)
         return self._confirmed(bucket_text(shapes))
 
 
@@ -162,18 +149,6 @@ def bucket_of(executable: NativeExecutable, executor: Executor) -> dict[str, int
     """Return the sizes of the session's symbolic dims in one of its programs."""
     shapes = {s.name: tuple(int(d) for d in s.shape if isinstance(d, int)) for s in executor.entry.inputs}
     return {name: int(size) for name, size in bind(executable.inputs, shapes).items()}
-
-
-def bucket_text(shapes: Mapping[str, int]) -> str:
-    """Return the sizes of a shape bucket in one line."""
-    return ", ".join(f"{k}={v}" for k, v in sorted(shapes.items())) or "fixed shapes"
-
-
-def changes_text(changes: tuple[LockChange, ...]) -> str:
-    """Return what changed, with the value in the lock and the value here."""
-    texts = [f"{name}: {old} in the lock, {new} here" for name, old, new in changes[:_SHOWN]]
-    more = f"; and {len(changes) - _SHOWN} more" if len(changes) > _SHOWN else ""
-    return "; ".join(texts) + more
 
 
 def open_lock(

@@ -14,8 +14,6 @@ from dataclasses import replace
 from typing import Any
 
 from ... import __version__, env
-from ...compiler.partition.cost import Costs
-from ...compiler.partition.partitioner import partition
 from ...decisions import Candidate, Decision, Reason
 from ...engines import lookup
 from ...errors import StoreError, XpuError
@@ -28,17 +26,14 @@ from ..native.model import native_model
 from ..selection.auto import Contender, measure
 from ..selection.candidate import EngineCandidate, LoadedEngine, attempt
 from ..selection.request import SessionRequest, kernels_key
-from .mixed import demanded_kernels, mixed_of
 from .mixed_search import searched
 from .node_costs import measured_costs
+from .placement_times import MARGIN, placed_again, placement_by_file
 
-__all__ = ["MARGIN", "WORD", "chosen_mix", "wanted_by"]
+__all__ = ["WORD", "chosen_mix", "wanted_by"]
 
 WORD = "auto"
 """The engine name of the place ``*``."""
-
-MARGIN = 0.97
-"""The highest share of the best single engine's time at which a mix is chosen."""
 
 
 def wanted_by(place: Mapping[str, str]) -> bool:
@@ -54,10 +49,14 @@ def chosen_mix(
     names = [request.engine] if request.engine not in (None, WORD) else []
     engines = dict.fromkeys((*map(str, names), *request.execution.order_for("cpu")))
     candidates = [EngineCandidate(e, DeviceId("cpu"), request) for e in engines]
+    by_file = placement_by_file(model, request, place, candidates, store)
+    if not isinstance(by_file, str):
+        return *by_file, []
+    unused = [by_file] if by_file else []
     key = _key(model, request, tuple(engines), place) | {"inputs": digest_of(request.examples)}
     known = _recorded(model, candidates, store, key) if request.caching else None
     if known is not None:
-        return *known, []
+        return *known, unused
     outcomes = [attempt(model, c, store) for c in candidates]
     singles = [o for o in outcomes if isinstance(o, LoadedEngine)]
     refused = [o for o in outcomes if isinstance(o, Candidate)]
@@ -75,7 +74,7 @@ def chosen_mix(
     decision = Decision("engine", model.name, head, (*best.rejected, *refused, *why_not))
     if loaded is not None and request.caching and len(contenders) > 1:
         _record(store, key, decision, loaded)
-    return loaded, decision, list(warnings)
+    return loaded, decision, [*warnings, *unused]
 
 
 # ── candidates ──
@@ -185,7 +184,7 @@ def _recorded(
         again = next((c for c in candidates if c.name == chosen), None)
         outcome = attempt(model, again, store) if again else None
     elif set(homes.values()) <= {c.engine for c in candidates}:
-        outcome = _again(model, candidates[0], homes, key["place"], store)
+        outcome = placed_again(model, candidates[0], homes, key["place"], store)
     else:
         outcome = None
     if not isinstance(outcome, LoadedEngine):
@@ -202,29 +201,6 @@ def _parsed(payload: bytes) -> tuple[Decision, dict[str, str] | None]:
     if homes is not None and not (homes and all(type(e) is str for e in homes.values())):
         raise ValueError("homes must name an engine for each node")
     return Decision.from_json(record["decision"]), homes
-
-
-def _again(
-    model: ModelSource,
-    first: EngineCandidate,
-    homes: Mapping[str, str],
-    place: Mapping[str, str],
-    store: Store,
-) -> LoadedEngine | Candidate:
-    """Load a mix from the recorded engine of each node: that engine costs nothing, any other a second."""
-    engines = tuple(dict.fromkeys(homes.values()))
-    away = {e: {n: float(e != home) for n, home in homes.items()} for e in engines}
-    try:
-        plan = partition(
-            native_model(model).graph,
-            demanded_kernels(first.request, engines[0]),
-            others=engines[1:],
-            place=place,
-            costs=Costs(measured=away),
-        )
-    except XpuError as error:
-        return Candidate("several engines", Reason.BUILD_FAILED, f"{error.what}: {error.got}", error.do)
-    return mixed_of(model, plan, first, store)
 
 
 def _told(loaded: LoadedEngine) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from ...compiler import compile as compile_graph
+from ...compiler.locked import KernelLock
 from ...compiler.partition.partitioner import PartitionPlan
 from ...compiler.transfers import check_graph, check_plan
 from ...decisions import Decision
@@ -34,6 +35,7 @@ from ...ir import Graph, bind
 from ...policies import Policy, Resolved
 from ...printable import logger
 from ...profiler.receipt import Receipt, confirm
+from ...program.lock import Lock
 from ...program.plan import Plan
 from ...program.program import CompiledProgram
 from ...protocols import Array, Evidence, HasTarget, ModelSource
@@ -44,7 +46,8 @@ from ...runtime.memory.buffer import DeviceBuffer
 from ...storage.store import Store
 from ...types import TensorSpec
 from ..execution.inputs import Feeds, on_a_device
-from ..selection.request import SessionRequest
+from ..selection.request import SessionRequest, thread_count
+from .dag_lock import DagLock, lock_of_dag, opened_lock
 from .dag_policy import backend_for, native_demands, region_backends, request_of, settled_demands
 from .dag_run import DagRun, Timer, Watch
 from .placement import Placed
@@ -70,15 +73,17 @@ class DAGExecutor:
     store:      the store for compiled regions; none by default.
     policy:     takes precedence over the plan's policy, which precedes ``with_policy`` and the environment. Demands that partition settles
                 (engines, placement, sizes, forced kernels) must be given to partition. It excludes ``request``.
+    lock:       a lock (``DAGExecutor.lock``), its file or its data. Exactly its regions and kernels run, and nothing is measured or chosen.
+                The plan may then be the graph alone. It excludes ``compile_fn``, ``threads``, ``request`` and ``policy``.
 
     A region whose engine fails, at opening or in a run, moves to its next alternative; ``decisions`` and ``plan`` record it.
-    Raises EngineUnavailable (with the region's decision) if no alternative is left.
+    Raises EngineUnavailable (with the region's decision) if no alternative is left, LockError if something that a lock pins has changed.
     """
 
     @contained("DAGExecutor")
     def __init__(
         self,
-        plan: PartitionPlan,
+        plan: PartitionPlan | Graph,
         backend: Any = None,
         *,
         compile_fn: Callable[[Graph], CompiledProgram] | None = None,
@@ -88,11 +93,21 @@ class DAGExecutor:
         store: Store | None = None,
         request: SessionRequest | None = None,
         policy: Any = None,
+        lock: Lock | Mapping[str, Any] | str | os.PathLike[str] | None = None,
     ) -> None:
-        self.graph = plan.graph
+        choosing = {"compile_fn": compile_fn, "threads": threads, "request": request, "policy": policy}
+        opened = opened_lock(plan, lock, original, choosing)
+        self.locked = opened if isinstance(opened, DagLock) else None
+        plan = opened.plan if isinstance(opened, DagLock) else opened
+        self.graph, self.original = plan.graph, original
         self._who = f"executor of {self.graph.name!r}"
-        self._first = plan.plan
-        demands = settled_demands(plan, policy) if request is None else Resolved(Policy(), {})
+        self._given, self._first = plan, plan.plan
+        demands = Resolved(Policy(), {})
+        if self.locked is not None:
+            demands, threads = self.locked.demands, self.locked.lock.threads
+        elif request is None:
+            demands = settled_demands(plan, policy)
+        self.demands = demands
         self._strict = bool(demands.policy.execution.strict)
         execution = (demands.policy if request is None else request.policy).execution
         self._transfers = dict(execution.transfers or {})
@@ -101,20 +116,17 @@ class DAGExecutor:
         self.backend: RuntimeBackend = backend_for(demands, backend, [r.device for r in plan.regions])
         cutter = None if original is None else OnnxExtractor(original, self.graph)
         request = request or request_of(demands)
-        request = replace(request, threads=threads or request.threads)
-        native = native_demands(demands)
-
-        def own(at: RuntimeBackend) -> Callable[[Graph], CompiledProgram]:
-            return functools.partial(compile_graph, target=_target(at), policy=native)
-
-        backends = region_backends(self.backend, plan.regions)
+        self.threads = thread_count(request.threads if threads is None else threads, "DAGExecutor")
+        request = replace(request, threads=self.threads)
+        self.compiles_itself = compile_fn is not None
+        self._backends = backends = region_backends(self.backend, plan.regions)
         self._regions = [
             Placed(
                 RegionWork(
                     region=r,
                     graph=plan.subgraph(r.id),
                     backend=backends[r.id],
-                    compile_fn=compile_fn or own(backends[r.id]),
+                    compile_fn=compile_fn or functools.partial(self._compiled, r.id),
                     store=store or Store(mode="off"),
                     original=cutter,
                     request=request,
@@ -126,6 +138,8 @@ class DAGExecutor:
         ]
         for placed in self._regions:
             placed.open()
+        if self.locked is not None:
+            self.examine_with(self.locked.check_program)
         input_names = {v.name for v in self.graph.inputs}
         held = [s.name for s in self.graph.states]
         keep = list(self.graph.kept)
@@ -148,6 +162,24 @@ class DAGExecutor:
         self._last: Mapping[str, Any] | None = None
         self._closed = False
 
+    # ── compiling ──
+
+    def compiled(self, region: str, graph: Graph, lock: KernelLock | None) -> CompiledProgram:
+        """Compile the graph of a native region for its device, with the kernels of ``lock`` or recording them there."""
+        at = self._backends[region]
+        return compile_graph(graph, target=_target(at), policy=native_demands(self.demands), lock=lock)
+
+    def _compiled(self, region: str, graph: Graph) -> CompiledProgram:
+        return self.compiled(region, graph, None if self.locked is None else self.locked.kernels(region))
+
+    def lock(self, *, on_mismatch: str = "error") -> Lock:
+        """Return a lock of the regions that run and of their kernels, for ``DAGExecutor(graph, lock=...)``. Weights are not part of it.
+
+        With open shapes it covers those that were run. on_mismatch: if something that the lock pins has changed: ``error``, or ``policy`` to
+        run the plan that is given next to the lock. Raises LockError without weights or runs, and for an executor with ``compile_fn=``.
+        """
+        return lock_of_dag(self, on_mismatch)
+
     # ── weights ──
 
     @contained("DAGExecutor.load_weights")
@@ -165,6 +197,8 @@ class DAGExecutor:
                 placed.load(weights)
             self._weights = weights
             self._reset_states()
+            if self.locked is not None:
+                self.locked.check_plan(self)
             if self._strict:
                 self._be_strict()
 
@@ -300,6 +334,13 @@ class DAGExecutor:
             decisions=tuple(p.decision for p in self._regions),
             warnings=tuple(w for p in self._regions for w in p.warnings),
         )
+
+    @property
+    def partition(self) -> PartitionPlan:
+        """Return the plan of the regions as they run now, in names of the graph."""
+        now = {p.region.id: p.region for p in self._regions}
+        regions = tuple(now.get(r.id, r) for r in self._given.regions)
+        return replace(self._given, plan=replace(self._first, regions=regions))
 
     @property
     def decisions(self) -> tuple[Decision, ...]:

@@ -272,9 +272,7 @@ class MixedExecutable(Stoppable, HasRegions):
     @property
     def partition(self) -> PartitionPlan:
         """Return the plan of the regions as they run now, in names of the graph."""
-        now = {r.id: r for r in self._dag.plan.regions}
-        regions = tuple(now.get(r.id, r) for r in self._partition.regions)
-        return replace(self._partition, plan=replace(self._partition.plan, regions=regions))
+        return self._dag.partition
 
     @property
     def executors(self) -> list[tuple[str, dict[str, int], Executor]]:

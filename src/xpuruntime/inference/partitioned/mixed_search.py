@@ -25,13 +25,24 @@ from ..selection import auto
 from ..selection.candidate import EngineCandidate, LoadedEngine
 from .mixed import MixedExecutable, demanded_kernels, mixed_of
 
-__all__ = ["Mix", "corrected", "mixes", "predicted", "searched"]
+__all__ = [
+    "HOPELESS",
+    "KEPT",
+    "ROUNDS",
+    "Mix",
+    "TimedPlan",
+    "corrected",
+    "mixes",
+    "predicted",
+    "searched",
+    "shape_of",
+]
 
-_ROUNDS = (4, 3, 2)
+ROUNDS = (4, 3, 2)
 """The highest number of mixes built per round. Each round after the first uses costs corrected by the rounds before it."""
 
-_KEPT = 3  # mixes that are measured against the single engines
-_HOPELESS = 1.1
+KEPT = 3  # mixes that are measured against the single engines
+HOPELESS = 1.1
 """A mix whose regions take more than this multiple of the best single engine's time is not measured against it."""
 
 _SHARES = (0.02, 0.06)
@@ -45,16 +56,23 @@ _RUNS, _SECONDS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Mix:
-    """A built mix and the least seconds of each of its regions. ``seconds`` is their sum."""
+class TimedPlan:
+    """A mix and the seconds of each of its regions."""
 
-    loaded: LoadedEngine
     plan: PartitionPlan
     times: Mapping[str, float]
 
     @property
     def seconds(self) -> float:
+        """Return the sum of its regions' times."""
         return sum(self.times.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Mix(TimedPlan):
+    """A mix that is loaded."""
+
+    loaded: LoadedEngine
 
 
 Shape = tuple[tuple[str, tuple[str, ...]], ...]
@@ -78,31 +96,31 @@ def searched(
     seen: set[Shape] = set()
     built: list[Mix] = []
     refused: list[Candidate] = []
-    for turn, most in enumerate(_ROUNDS):
+    for turn, most in enumerate(ROUNDS):
         if turn and time.monotonic() > deadline:
             break
         now = corrected(costs, built)
-        fresh = [p for p in mixes(graph, now, first, place) if _shape(p) not in seen]
+        fresh = [p for p in mixes(graph, now, first, place) if shape_of(p) not in seen]
         if turn:
             fresh = [p for p in fresh if predicted(p, now) < whole]
         if not fresh:
             break
         for plan in fresh[:most]:
-            seen.add(_shape(plan))
+            seen.add(shape_of(plan))
             outcome = mixed_of(model, plan, first, store)
             if isinstance(outcome, Candidate):
                 refused.append(outcome)
                 continue
             try:
-                built.append(Mix(outcome, plan, _times(outcome, feeds)))
+                built.append(Mix(plan, _times(outcome, feeds), outcome))
             except RunError as error:
                 refused.append(
                     Candidate(_name(outcome), Reason.RUN_FAILED, f"{error.what}: {error.got}", error.do)
                 )
                 outcome.executable.close()
     built.sort(key=lambda m: m.seconds)
-    limit = math.inf if place else _HOPELESS * whole  # a demanded placement is built at any cost
-    fastest = [m for m in built if m.seconds <= limit][:_KEPT]
+    limit = math.inf if place else HOPELESS * whole  # a demanded placement is built at any cost
+    fastest = [m for m in built if m.seconds <= limit][:KEPT]
     for mix in built:
         if mix not in fastest:
             text = f"{mix.seconds * 1e6:.0f} us region by region: not worth measuring further"
@@ -125,7 +143,7 @@ def mixes(
             dearer = replace(costs, region_s={e: costs.enter_s(e) + share * whole for e in engines})
             demands = demanded_kernels(first.request, group[0])
             plan = partition(graph, demands, others=group[1:], place=place, costs=dearer)
-            shape = _shape(plan)
+            shape = shape_of(plan)
             if (place or len({e for e, _ in shape}) > 1) and shape not in seen:
                 seen.add(shape)
                 plans.append((predicted(plan, costs), plan))
@@ -144,7 +162,7 @@ def predicted(plan: PartitionPlan, costs: Costs) -> float:
     return total + sum(4 * costs.size_of(plan.graph.values[v].spec) / costs.bytes_per_s for v in crossing)
 
 
-def corrected(costs: Costs, built: Sequence[Mix]) -> Costs:
+def corrected(costs: Costs, built: Sequence[TimedPlan]) -> Costs:
     """Return costs that reproduce the time of every built region: each node is scaled by the factor of its region, or by the geometric
     mean of the factors if several regions of one engine contained it.
     """
@@ -184,7 +202,8 @@ def _times(loaded: LoadedEngine, feeds: dict[str, Array]) -> dict[str, float]:
     return least
 
 
-def _shape(plan: PartitionPlan) -> Shape:
+def shape_of(plan: PartitionPlan) -> Shape:
+    """Return the engine and the nodes of each region."""
     return tuple((r.engine, plan.members[r.id]) for r in plan.regions)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from ...compiler.placement_times import PlacementTimes
 from ...compiler.times import EngineTimes, KernelTimes
 from ...decisions import Candidate, Decision, Reason
 from ...engines import lookup
@@ -15,7 +16,7 @@ from ..native.engine import TIMES, machine_facts
 from .candidate import EngineCandidate, LoadedEngine, attempt
 from .request import SessionRequest
 
-__all__ = ["choice_by_file"]
+__all__ = ["choice_by_file", "is_available", "misfit"]
 
 
 def choice_by_file(
@@ -35,8 +36,8 @@ def choice_by_file(
     if not times.engines:
         return ""
     rows = [row for row in times.engines if row.model == model.digest]
-    usable = [c for c in candidates if _is_available(c)]
-    if reason := _misfit(rows, times, usable, request):
+    usable = [c for c in candidates if is_available(c)]
+    if reason := misfit(rows, times, usable, request):
         return f"{file} does not choose the engine: {reason}"
     totals = {c: sum(row.times_us[c.engine] for row in rows) for c in usable}
     order = sorted(usable, key=totals.__getitem__)
@@ -63,14 +64,15 @@ def choice_by_file(
     return f"{file} does not choose the engine: none of its engines loads"
 
 
-def _is_available(candidate: EngineCandidate) -> bool:
+def is_available(candidate: EngineCandidate) -> bool:
+    """Return True if the engine is installed and its device exists."""
     if not lookup(candidate.engine).installed():
         return False
     return candidate.device.kind != "cuda" or bool(cuda().devices)
 
 
-def _misfit(
-    rows: Sequence[EngineTimes],
+def misfit(
+    rows: Sequence[EngineTimes | PlacementTimes],
     times: KernelTimes,
     usable: Sequence[EngineCandidate],
     request: SessionRequest,

@@ -209,12 +209,10 @@ def _check_fp16(fp16: bool, precision: str | None) -> None:
         )
 
 
-def thread_count(threads: int | None) -> int:
+def thread_count(threads: int | None, who: str = "session") -> int:
     """Return the number of CPU threads: the argument, else XPU_NUM_THREADS, else every usable core. Raises PolicyError."""
     if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
-        raise PolicyError(
-            "session", "threads must be a positive integer", got=repr(threads), do="Give 1 or more."
-        )
+        raise PolicyError(who, "threads must be a positive integer", got=repr(threads), do="Give 1 or more.")
     return threads or env.get_int("XPU_NUM_THREADS") or cpu().usable_cores
 
 

@@ -13,17 +13,17 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = ["Obstacle", "optimizer_obstacles", "watched"]
+__all__ = ["REMEDIES", "REMEDY", "Obstacle", "optimizer_obstacles", "user_line", "watched"]
 
 _PACKAGE = str(Path(torch.__file__).parent)
 _HERE = str(Path(__file__).parents[1])
-_REMEDIES = {
+REMEDIES = {
     "aten._local_scalar_dense.default": "Keep the value on the device: no .item(), float(), int() or `if` on a tensor in the step.",
     "aten.nonzero.default": "Use torch.where with three arguments, or a mask, in place of indices of unknown number.",
     "aten.copy_.default": "Move tensors to the device before the step, and print or log outside of it.",
     "aten._to_copy.default": "Move tensors to the device before the step, and print or log outside of it.",
 }
-_REMEDY = "Move this call out of the step."
+REMEDY = "Move this call out of the step."
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +77,8 @@ def watched() -> Iterator[list[Obstacle]]:
             obstacle = Obstacle(
                 current.name or "an op",
                 "waits for the device",
-                _source(traceback.extract_stack()),
-                _REMEDIES.get(current.name, _REMEDY),
+                user_line(traceback.extract_stack()),
+                REMEDIES.get(current.name, REMEDY),
             )
             if obstacle not in obstacles:
                 obstacles.append(obstacle)
@@ -94,7 +94,7 @@ def watched() -> Iterator[list[Obstacle]]:
             torch.cuda.set_sync_debug_mode(before)
 
 
-def _source(stack: Sequence[traceback.FrameSummary]) -> str:
+def user_line(stack: Sequence[traceback.FrameSummary]) -> str:
     """Return file, line and text of the innermost frame that belongs neither to PyTorch nor to this package."""
     own = [f for f in stack if not f.filename.startswith((_PACKAGE, _HERE, warnings.__file__))]
     return f"{own[-1].filename}:{own[-1].lineno}: {own[-1].line}" if own else ""

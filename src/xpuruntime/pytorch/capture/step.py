@@ -274,6 +274,6 @@ def _static(leaf: Any) -> Any:
 def _line(error: BaseException) -> str:
     import traceback
 
-    from .obstacles import _source
+    from .obstacles import user_line
 
-    return _source(traceback.extract_tb(error.__traceback__))
+    return user_line(traceback.extract_tb(error.__traceback__))

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from ...evidence import Evidence, EvidenceRow
 from ...profiler.receipt import Receipt
-from ...profiler.trace import Trace
+from ...profiler.trace import Trace, TraceSpan
 from ...program.plan import Transfer
 from ..review.snapshot import Snapshot, of_receipt
 from .node_values import NODE_COLUMNS, decision_table, decisions_of_file, plan_of, snapshot_nodes
@@ -134,7 +134,7 @@ def _recorded(trace: Trace, receipt: Receipt) -> tuple[Lane, ...]:
     threads: dict[int, list[tuple[float, float, str, str]]] = {}
     for s in trace.spans:
         threads.setdefault(s.thread, []).append(
-            (s.start_ns / 1e3, s.duration_ns / 1e3, s.name, nodes.get((s.name, s.step), ""))
+            (s.start_ns / 1e3, s.duration_ns / 1e3, _named(s), nodes.get((s.name, s.step), ""))
         )
     first = min(s.start_ns for s in trace.spans) / 1e3
     lanes = []
@@ -143,6 +143,11 @@ def _recorded(trace: Trace, receipt: Receipt) -> tuple[Lane, ...]:
             name = f"thread {thread}" if depth == 0 else f"inside ({depth})"
             lanes.append(Lane(name, tuple((round(t - first, 3), d, text, node) for t, d, text, node in row)))
     return tuple(lanes)
+
+
+def _named(span: TraceSpan) -> str:
+    """Return a span's name, with the time that its thread waited."""
+    return f"{span.name} (waited {span.waited_ns / 1e3:.1f} us)" if span.waited_ns else span.name
 
 
 def _nested(spans: Sequence[tuple[float, float, str, str]]) -> list[list[tuple[float, float, str, str]]]:

@@ -19,19 +19,30 @@ from typing import Any, Self
 from ...errors import FormatError, StoreError
 from ...storage.files import store_error
 
-__all__ = ["Journal", "Round", "read_records"]
+__all__ = ["STAGES", "Journal", "Round", "read_records"]
 
 FORMAT, VERSION = "xpuruntime tuning journal", 1
 _MAX_BYTES = 1 << 30
 _DO = "Delete it to measure anew, or name another output."
 Times = Mapping[str, Mapping[str, float]]
+STAGES: Mapping[str, str] = {
+    "calls": "kernels",
+    "runs": "whole runs",
+    "engines": "engines",
+    "nodes": "nodes by engine",
+    "regions 1": "regions of mixes",
+    "regions 2": "regions of mixes, second search",
+    "regions 3": "regions of mixes, third search",
+    "mixes": "mixes of engines",
+}
+"""Stages of a tuning in their order, and what each measures."""
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
     """One finished round of a shape bucket.
 
-    stage: ``calls`` (each kernel of each call) ``runs`` (whole runs) or ``engines`` (whole runs on several engines). times_us: by call and kernel, or by ``whole run`` and side.
+    stage: one of ``STAGES``. times_us: by call and kernel, by engine and node, by mix and region, or by ``whole run`` and side.
     """
 
     bucket: int
@@ -171,7 +182,7 @@ def read_records(data: bytes, name: str = "") -> tuple[dict[str, Any] | None, li
 
 def _round(data: Any) -> Round:
     bucket, index, stage, times = data["bucket"], data["round"], data["stage"], data["times_us"]
-    if type(bucket) is not int or type(index) is not int or stage not in ("calls", "runs", "engines"):
+    if type(bucket) is not int or type(index) is not int or stage not in STAGES:
         raise ValueError("a round needs a bucket, a stage and an index")
     if not isinstance(times, dict) or not all(isinstance(v, dict) for v in times.values()):
         raise ValueError("times_us must be times by call and kernel")

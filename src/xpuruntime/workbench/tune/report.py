@@ -85,5 +85,6 @@ class TuneResult:
             "calls": [c.to_json() for c in self.contested],
             "runs": [r.to_json() | {"error": r.error} for r in self.times.runs],
             "engines": [e.to_json() for e in self.times.engines],
+            "placements": [p.to_json() for p in self.times.placements],
             "facts": dict(self.times.facts),
         }

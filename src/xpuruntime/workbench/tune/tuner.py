@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,13 +24,16 @@ from numpy.typing import NDArray
 from ...compiler.times import CallDetail, EngineTimes, KernelTimes, MeasuredRun
 from ...engines import lookup
 from ...errors import InputError, WrongResult
-from ...inference.locks.opening import bucket_of, bucket_text
+from ...inference.lock_checks.programs import bucket_text
+from ...inference.locks.opening import bucket_of
 from ...inference.native.engine import TIMES, machine_facts, recorded_lock
 from ...inference.native.executable import NativeExecutable
 from ...inference.native.model import sized_model
+from ...inference.partitioned.mixed_search import ROUNDS as SEARCHES
 from ...inference.session import InferenceSession
 from ...numerics import compare_all, tolerance_for
-from ...protocols import Array, EngineRequest
+from ...policies import Policy
+from ...protocols import Array, Closeable, EngineRequest
 from ...runtime.device import Device
 from ...runtime.execution.demands import SETTLED
 from ...runtime.execution.executor import Executor
@@ -40,20 +43,16 @@ from ...types import DType
 from ..bench.statistics import median_interval, paired_ratio
 from ..inputs import Inputs
 from ..session_options import SessionOptions
-from .journal import Journal, Round
+from .journal import STAGES, Journal, Round
+from .placements import NODE_ROUNDS, REGION_ROUNDS, EngineNodes, PlacedRuns, Placements, without_auto
 from .report import TunedCall, TuneResult
+from .timing import WHOLE, Sample, repeats, whole_runs
 
 __all__ = ["ROUNDS", "tune"]
 
 ROUNDS = 15
 """Alternating rounds by default. A 95% interval of a median needs six."""
-_REPEATS, _MOST_REPEATS = 3, 30  # timed runs of a variant in one round, after one that warms up
-_LEAST_S = 0.002  # short runs are repeated for this long
-_WHOLE = "whole run"
-_STAGES = {"calls": "kernels", "runs": "whole runs", "engines": "engines"}
 Progress = Callable[[str], None]
-_Time = tuple[str, str, float]
-"""A call's key, its kernel, and microseconds."""
 
 
 def tune(
@@ -65,13 +64,15 @@ def tune(
     budget_s: float = 60.0,
     rounds: int = ROUNDS,
     engines: Sequence[str] = (),
+    regions: bool = False,
     progress: Progress = lambda _: None,
 ) -> TuneResult:
     """Measure the kernels of a model on the native engine, and write the file of times.
 
     engines:  other engines, whose whole runs are measured in turn with the native engine and its fastest kernels. One that is not available,
               or whose outputs differ by more than the precision's tolerance, raises.
-
+    regions:  also search for placements of the model's nodes on these engines, and measure the best ones. They decide for sessions with
+              ``place: {"*": auto}``; other entries of the policy's ``place`` hold in every placement.
     buckets:  sizes of symbolic dims, each measured. budget_s: seconds for compilation and rounds, over all processes that a journal joins; at least
               one round is measured. rounds: alternating rounds of each bucket.
     progress: called with a line for each round.
@@ -83,19 +84,32 @@ def tune(
         raise InputError("tune", "needs at least one round and a positive budget", got=f"rounds={rounds}, budget_s={budget_s}", do="Give rounds=15, budget_s=60.")  # fmt: skip
     others = tuple(dict.fromkeys(name for e in engines if (name := lookup(e).name) != "native"))
     options = replace(options or SessionOptions(), engine="native").with_device()
+    policy, place = without_auto(options.policy) if regions else (Policy(), {})
+    if regions:
+        _check_regions(model, others, buckets)
+        options = replace(options, policy=policy)
     with options.open(model) as session:
         opened = list(_buckets(session, buckets))
-        subject = _subject(session, opened, rounds, others)
+        subject = _subject(session, opened, rounds, others) | ({"place": place} if regions else {})
         with Journal(path.with_name(f"{path.name}.journal"), subject) as journal:
-            tuner = _Tuner(journal, rounds, budget_s - journal.seconds, started, progress)
             resumed = len(journal.rounds)
-            contests = []
+            contests: list[_Contest] = []
+
+            def write() -> KernelTimes:
+                times = _times(contests, journal, options, subject["facts"])
+                text = json.dumps(times.to_json(), indent=1, sort_keys=True)
+                write_atomic(path, text.encode() + b"\n")
+                return times
+
+            tuner = _Tuner(journal, rounds, budget_s - journal.seconds, started, progress, write)
             for number, bucket in enumerate(opened):
                 contests.append(_Contest(number, session, bucket, options, others))
+                if regions:
+                    contests[-1].placements = Placements(
+                        session.executable_model, bucket.shapes, dict(bucket.feeds), ("native", *others), place, bucket.executor.threads, policy, path
+                    )  # fmt: skip
                 tuner.measure(contests[-1])
-            times = _times(contests, journal, options, subject["facts"])
-            text = json.dumps(times.to_json(), indent=1, sort_keys=True)
-            write_atomic(path, text.encode() + b"\n")
+            times = write()
             finished = tuner.finished
             if finished:
                 journal.remove()
@@ -108,6 +122,16 @@ def tune(
             len(journal.rounds) - resumed,
             journal.seconds,
         )
+
+
+def _check_regions(model: Any, engines: Sequence[str], buckets: Sequence[Mapping[str, int]]) -> None:
+    who = f"tune {Path(str(model)).stem!r}"
+    if not engines:
+        do = "Name them: --engine onnxruntime --engine openvino."
+        raise InputError(who, "needs engines on which regions may be placed", got="native alone", do=do)
+    if len(buckets) > 1:
+        do = "Give one --bucket, or leave --regions out."
+        raise InputError(who, "places regions for one set of sizes", got=f"{len(buckets)} sets", do=do)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +202,7 @@ class _Variant:
     keys: tuple[str, ...]
     arrays: list[NDArray[Any]]
 
-    def call_times(self) -> Iterator[_Time]:
+    def call_times(self) -> Iterator[Sample]:
         """Yield the time of each node's call: the sum of its stages in a run. The clock has a resolution of one nanosecond."""
         for _ in self._repeated():
             clock = np.zeros(len(self.executor.plan.calls), np.int64)
@@ -190,29 +214,18 @@ class _Variant:
             for key, ns in sums.items():
                 yield _call(key), self.words[key], max(ns, 1) / 1e3
 
-    def run_times(self) -> Iterator[_Time]:
+    def run_times(self) -> Iterator[Sample]:
         """Yield the time of a whole run without the executor's clock."""
-        for _ in self._repeated():
-            began = time.perf_counter_ns()
-            self.executor.run_arrays(self.arrays)
-            yield _WHOLE, self.name, max(time.perf_counter_ns() - began, 1) / 1e3
+        yield from whole_runs(self.name, lambda: self.executor.run_arrays(self.arrays))
 
     def _repeated(self) -> Iterator[int]:
         """Warm up, then yield once for each timed run of a round."""
         self.executor.run_arrays(self.arrays)
-        yield from _repeats()
+        yield from repeats()
 
     def close(self) -> None:
         """Free the program."""
         self.executor.close()
-
-
-def _repeats() -> Iterator[int]:
-    began = time.monotonic()
-    for i in range(_MOST_REPEATS):
-        if i >= _REPEATS and time.monotonic() - began > _LEAST_S:
-            return
-        yield i
 
 
 class _EngineSide:
@@ -230,39 +243,43 @@ class _EngineSide:
                 )  # fmt: skip
             self.feeds = dict(bucket.feeds)
             outputs = self.session.executable.run(self.feeds)
-            self._check(contest, outputs)
+            _check_outputs(contest, engine, outputs)
         except BaseException:
             self.session.close()
             raise
 
-    def _check(self, contest: _Contest, outputs: Sequence[Array]) -> None:
-        names = [s.name for s in contest.session.output_info]
-        reference = contest.session.executable.run(dict(contest.bucket.feeds))
-        precision = contest.session.plan.regions[0].precision
-        tolerance = tolerance_for(DType.of(precision))
-        for result in compare_all(names, outputs, reference, tolerance):
-            if not result.ok:
-                raise WrongResult(
-                    f"tune {contest.session.model.name!r}", f"{self.name} and native give different outputs",
-                    got=f"{result.name}: {result.reason or f'max|d|/max|ref| {result.max_rel:.3g}, tolerance {tolerance:g}'}", do=f"Leave {self.name} out, or find the node: xpu bisect --engine-a native --engine-b {self.name}.",
-                )  # fmt: skip
-
-    def run_times(self) -> Iterator[_Time]:
+    def run_times(self) -> Iterator[Sample]:
         """Yield the time of a whole run."""
         run = self.session.executable.run
-        run(self.feeds)
-        for _ in _repeats():
-            began = time.perf_counter_ns()
-            run(self.feeds)
-            yield _WHOLE, self.name, max(time.perf_counter_ns() - began, 1) / 1e3
+        yield from whole_runs(self.name, lambda: run(self.feeds))
 
     def close(self) -> None:
         """Free the engine."""
         self.session.close()
 
 
-_Side: TypeAlias = _Variant | _EngineSide
-_S = TypeVar("_S", _Variant, _Side)
+def _check_outputs(contest: _Contest, side: str, outputs: Sequence[Array]) -> None:
+    """Raise WrongResult if outputs differ from the native engine's."""
+    do = "Leave it out, or find the node: xpu bisect MODEL MODEL --engine-a native --engine-b ENGINE."
+    names = [s.name for s in contest.session.output_info]
+    reference = contest.session.executable.run(dict(contest.bucket.feeds))
+    precision = contest.session.plan.regions[0].precision
+    tolerance = tolerance_for(DType.of(precision))
+    for result in compare_all(names, outputs, reference, tolerance):
+        if not result.ok:
+            raise WrongResult(
+                f"tune {contest.session.model.name!r}", f"{side} and native give different outputs",
+                got=f"{result.name}: {result.reason or f'max|d|/max|ref| {result.max_rel:.3g}, tolerance {tolerance:g}'}", do=do,
+            )  # fmt: skip
+
+
+class _Side(Protocol):
+    def run_times(self) -> Iterator[Sample]: ...
+
+    def close(self) -> None: ...
+
+
+_S = TypeVar("_S", bound=Closeable)
 
 
 class _Contest:
@@ -285,6 +302,7 @@ class _Contest:
         self.default = {_call(k): self.lock.kernels[k] for k in self.lock.kernels}
         self.kernels = {_call(k): words for k, words in self.lock.alternatives.items() if k in self.keys}
         self.variants = max((len(words) for words in self.kernels.values()), default=1)
+        self.placements: Placements | None = None
         self._weights: list[Weights] = []
 
     def words(self, variant: int) -> dict[str, str]:
@@ -369,6 +387,7 @@ class _Tuner:
     budget_s: float
     started: float
     progress: Progress
+    write: Callable[[], object]
     finished: bool = True
 
     def measure(self, contest: _Contest) -> None:
@@ -384,18 +403,43 @@ class _Tuner:
             return
         engines: list[Callable[[], _Side]] = [*_variants(contest, {"native": fastest})]
         engines += [functools.partial(_EngineSide, e, contest) for e in contest.engines]
-        self._stage(contest, "engines", engines, lambda side: side.run_times())
+        self._stage(contest, "engines", engines, _run_times)
+        if contest.placements is not None and self.finished:
+            try:
+                self._place(contest, contest.placements)
+            finally:
+                contest.placements.close()
+
+    def _place(self, contest: _Contest, placements: Placements) -> None:
+        """Search for mixes of engines, and measure the best ones next to the single engines."""
+        self.write()  # the native engine's kernels for the stages below
+        nodes = [functools.partial(EngineNodes, e, placements) for e in placements.engines]
+        self._stage(contest, "nodes", nodes, EngineNodes.times, NODE_ROUNDS)
+        for search in range(len(SEARCHES)):
+            if not self.finished:
+                return
+            mixes = placements.proposed(self.journal, contest.number, search)
+            if not mixes:
+                break
+            openers = [functools.partial(placements.opened, m) for m in mixes]
+            self._stage(contest, f"regions {search + 1}", openers, PlacedRuns.region_times, REGION_ROUNDS)
+        if self.finished:
+            names = [*placements.engines, *placements.best(self.journal, contest.number)]
+            sides = [functools.partial(_checked, contest, placements, name) for name in names]
+            self._stage(contest, "mixes", sides, PlacedRuns.run_times)
 
     def _stage(
         self,
         contest: _Contest,
         stage: str,
-        openers: Sequence[Callable[[], _S]],
-        measure: Callable[[_S], Iterator[_Time]],
+        openers: Sequence[Callable[[], _S | None]],
+        measure: Callable[[_S], Iterator[Sample]],
+        most: int | None = None,
     ) -> None:
-        """Measure the missing rounds of a stage. openers: open each of its sides."""
+        """Measure the missing rounds of a stage. openers: open each of its sides; None is left out. most: the highest number of rounds."""
+        rounds = min(self.rounds, most or self.rounds)
         first = len(self.journal.done(contest.number, stage))
-        if first >= self.rounds:
+        if first >= rounds:
             return
         if self._spent():
             self.finished = False
@@ -403,9 +447,10 @@ class _Tuner:
         with ExitStack() as stack:
             variants = []
             for opener in openers:
-                variants.append(opener())
-                stack.callback(variants[-1].close)
-            for index in range(first, self.rounds):
+                if (side := opener()) is not None:
+                    variants.append(side)
+                    stack.callback(side.close)
+            for index in range(first, rounds if variants else first):
                 if self._spent():
                     self.finished = False
                     return
@@ -416,12 +461,28 @@ class _Tuner:
                         samples[key][kernel].append(us)
                 times = {k: {n: float(np.median(us)) for n, us in v.items()} for k, v in samples.items()}
                 self.journal.add(Round(contest.number, stage, index, time.monotonic() - began, times))
-                what = _STAGES[stage]
+                what = STAGES[stage]
                 sizes = f" for {bucket_text(contest.bucket.shapes)}" if contest.bucket.shapes else ""
-                self.progress(f"{what}{sizes}: round {index + 1} of {self.rounds}")
+                self.progress(f"{what}{sizes}: round {index + 1} of {rounds}")
 
     def _spent(self) -> bool:
         return bool(self.journal.rounds) and time.monotonic() - self.started > self.budget_s
+
+
+def _run_times(side: _Side) -> Iterator[Sample]:
+    return side.run_times()
+
+
+def _checked(contest: _Contest, placements: Placements, name: str) -> PlacedRuns | None:
+    """Open a placement, and check its outputs. Raises WrongResult."""
+    side = placements.opened(name)
+    if side is not None:
+        try:
+            _check_outputs(contest, name, side.loaded.executable.run(side.feeds))
+        except BaseException:
+            side.close()
+            raise
+    return side
 
 
 def _variants(contest: _Contest, kernels: Mapping[str, Mapping[str, str]]) -> list[Callable[[], _Variant]]:
@@ -445,18 +506,27 @@ def _times(
             rounds = min(map(len, times.values()))
             spans = {kernel: (i.low, i.high) for kernel, i in intervals.items()}
             details[key] = CallDetail(*nodes[key], spans, rounds)
-        whole = [r.times_us[_WHOLE] for r in journal.done(contest.number, "runs")]
+        whole = [r.times_us[WHOLE] for r in journal.done(contest.number, "runs")]
         if whole:
             tuned, default = (float(np.median([w[side] for w in whole])) for side in ("tuned", "default"))
             predicted = contest.predicted(journal, contest.fastest(journal))
             if predicted > 0:
                 runs.append(MeasuredRun(contest.bucket.shapes, predicted, tuned, default, len(whole)))
-        if rows := [r.times_us[_WHOLE] for r in journal.done(contest.number, "engines")]:
+        if rows := [r.times_us[WHOLE] for r in journal.done(contest.number, "engines")]:
             engines.append(_engine_times(contest, rows))
+    found = [c.placements.result(journal, c.number) for c in contests if c.placements is not None]
+    placements = tuple(p for p in found if p is not None)
     first = contests[0]
     target = first.entry.plans[0].target
     return KernelTimes(
-        target, first.bucket.executor.threads, calls, facts, details, tuple(runs), tuple(engines)
+        target,
+        first.bucket.executor.threads,
+        calls,
+        facts,
+        details,
+        tuple(runs),
+        tuple(engines),
+        placements,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -13,10 +14,18 @@ from ...frontends.torch.opaque import torch_version
 from ...program.lock import Lock
 from ...protocols import EngineRequest, ModelSource
 from ...runtime.device import cpu, cuda, libraries
+from ...runtime.library_versions import reported_version
 from ...targets import DeviceId
 from ..selection.request import SessionRequest
 
-__all__ = ["changed_validators", "engines_of", "facts_request", "validators_of"]
+__all__ = [
+    "changed_validators",
+    "changes_from",
+    "engines_of",
+    "facts_request",
+    "region_validators",
+    "validators_of",
+]
 
 EVALUATORS: Mapping[str, Callable[[], str]] = {
     "interpreter": lambda: f"NumPy {np.__version__}",
@@ -72,7 +81,25 @@ def _device_facts(device: DeviceId) -> dict[str, str]:
     report = cuda()
     gpu = next((d for d in report.devices if d.index == device.index), None)
     facts = {"driver": report.driver_version, "gpu": "absent" if gpu is None else gpu.name}
-    return facts | {f"library {s.name}": s.version for s in libraries() if s.version}
+    loaded = ((s.name, reported_version(s)) for s in libraries())
+    return facts | {f"library {name}": version for name, version in loaded if version}
+
+
+def region_validators(
+    model: Mapping[str, str], regions: Sequence[tuple[str, str]], request: EngineRequest
+) -> dict[str, str]:
+    """Return the facts of regions, as ``validators_of`` does: of each engine on its device, and of each GPU.
+
+    model: digests of what is run. regions: engine and device of each. A fact that differs between two devices has its device in its name.
+    """
+    facts = {**model, "xpuruntime": __version__}
+    for engine, device in dict.fromkeys((("native", "cpu"), *regions)):
+        at = DeviceId.parse(device)
+        at = at if at.kind == "cuda" else DeviceId("cpu")  # other devices have no facts of their own
+        own = _engine_facts(engine, replace(request, device=at)) | _device_facts(at)
+        for name, value in own.items():
+            facts[name if facts.get(name, value) == value else f"{name} on {device}"] = value
+    return facts
 
 
 def changed_validators(lock: Lock, model: ModelSource, request: EngineRequest) -> tuple[LockChange, ...]:
@@ -80,6 +107,11 @@ def changed_validators(lock: Lock, model: ModelSource, request: EngineRequest) -
     here = {"model": model.digest}
     if lock.validators.get("model") == model.digest:  # the other facts say nothing about another model
         here = validators_of(model, engines_of(lock), request)
+    return changes_from(lock, here)
+
+
+def changes_from(lock: Lock, here: Mapping[str, str]) -> tuple[LockChange, ...]:
+    """Return the validators of a lock that differ from the facts here. If only one fact is given, only that one is compared."""
     names = dict.fromkeys((*lock.validators, *here)) if len(here) > 1 else here
     return tuple(
         (name, lock.validators.get(name, "absent"), here.get(name, "absent"))
