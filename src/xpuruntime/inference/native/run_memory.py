@@ -83,7 +83,7 @@ class RunMemory:
         return sum(weights.values()), sum(states.values())
 
     def _least(self, executor: Executor) -> int:
-        """Return the bytes that one run needs if nothing lies between its values: with copies of host arrays, if there were any."""
+        """Return the bytes that one run needs without gaps between its values: with copies of host arrays, if there were any."""
         entry, staged = executor.entry, executor.counters["sent"] + executor.counters["fetched"]
         specs = (*entry.inputs, *entry.outputs) if staged else ()
         return peak_bytes(executor.plan) + sum(s.size_bytes or 0 for s in specs)
