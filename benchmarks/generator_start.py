@@ -1,8 +1,8 @@
 """A second start of a language model against the first: how long `Generator` takes to open with an empty store and with program and weights in it.
 
-    python benchmarks/generator_start.py [--layers 24] [--rounds 3] [--keep]
+    python benchmarks/generator_start.py [--size 0.5B] [--layers N] [--rounds 3] [--keep]
 
-A folder with seeded weights of Qwen2.5-0.5B's sizes in bfloat16 (494 M parameters with 24 layers) is written once. Each start is a process of its
+A folder with seeded weights of the sizes of Qwen2.5-0.5B (494 M parameters) or Qwen2.5-1.5B (1,544 M) in bfloat16 is written once. Each start is a process of its
 own, which imports the package before the clock starts. The checkpoint's files are in the page cache. Answers of all starts must be the same tokens.
 """
 
@@ -20,9 +20,22 @@ from typing import Any
 
 from machine import facts, keep
 
+SIZES: dict[str, dict[str, int]] = {
+    "0.5B": {
+        "hidden_size": 896,
+        "intermediate_size": 4864,
+        "num_attention_heads": 14,
+        "num_hidden_layers": 24,
+    },
+    "1.5B": {
+        "hidden_size": 1536,
+        "intermediate_size": 8960,
+        "num_attention_heads": 12,
+        "num_hidden_layers": 28,
+    },
+}
 CONFIG = {
-    "model_type": "qwen2", "vocab_size": 151936, "hidden_size": 896, "intermediate_size": 4864, "num_attention_heads": 14,
-    "num_key_value_heads": 2, "rms_norm_eps": 1e-6, "max_position_embeddings": 32768, "rope_theta": 1e6, "tie_word_embeddings": True,
+    "model_type": "qwen2", "vocab_size": 151936, "num_key_value_heads": 2, "rms_norm_eps": 1e-6, "max_position_embeddings": 32768, "rope_theta": 1e6, "tie_word_embeddings": True,
     "torch_dtype": "bfloat16", "hidden_act": "silu",
 }  # fmt: skip
 PROMPT = list(range(100, 157))
@@ -31,7 +44,8 @@ SAMPLED = {"temperature": 0.8, "top_k": 40, "seed": 1}
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=str(__doc__).split("\n", 1)[0])
-    parser.add_argument("--layers", type=int, default=24)
+    parser.add_argument("--size", choices=SIZES, default="0.5B")
+    parser.add_argument("--layers", type=int, default=0, help="instead of all")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--keep", action="store_true", help="write benchmarks/results/generator_start.json")
@@ -41,7 +55,8 @@ def main() -> int:
         print(json.dumps(start(*args.start, args.device)))
         return 0
     with tempfile.TemporaryDirectory() as folder:
-        parameters = written(Path(folder), args.layers)
+        sizes = SIZES[args.size] | ({"num_hidden_layers": args.layers} if args.layers else {})
+        parameters = written(Path(folder), sizes)
         time.sleep(2.5)  # the store keeps no weights of files that just changed
         rounds = [pair(folder, args.device) for _ in range(args.rounds)]
     rows = {
@@ -54,7 +69,7 @@ def main() -> int:
     result = {
         "machine": facts(),
         "device": args.device,
-        "layers": args.layers,
+        "layers": sizes["num_hidden_layers"],
         "parameters": parameters,
         "weights_bytes": rounds[0][0]["weights_bytes"],
         **rows,
@@ -63,12 +78,12 @@ def main() -> int:
     }
     print(json.dumps({k: v for k, v in result.items() if k not in ("starts", "machine")}, indent=1))
     if args.keep:
-        name = "generator_start" if args.device == "cpu" else "cuda_generator_start"
+        name = f"{'' if args.device == 'cpu' else 'cuda_'}generator_start{'' if args.size == '0.5B' else '_' + args.size}"
         keep(name, result, beside=True)
     return 0 if result["same_tokens"] else 1
 
 
-def written(folder: Path, layers: int) -> int:
+def written(folder: Path, sizes: dict[str, int]) -> int:
     """Write a checkpoint, and return the number of its parameters."""
     import ml_dtypes
     import numpy as np
@@ -76,7 +91,7 @@ def written(folder: Path, layers: int) -> int:
     from xpuruntime.llm import DecoderConfig
     from xpuruntime.storage.tensor_files import write_safetensors
 
-    config = {**CONFIG, "num_hidden_layers": layers}
+    config = {**CONFIG, **sizes}
     (folder / "config.json").write_text(json.dumps(config))
     rng = np.random.default_rng(0)
     arrays = {

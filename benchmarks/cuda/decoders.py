@@ -21,6 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +30,12 @@ import paths  # noqa: F401
 import torch
 from gpu_report import Report, arguments, run_parts
 from models import far, milliseconds, prepare
+from support.blocks import random_blocks
 
-from xpuruntime.llm import Generator
+from xpuruntime.llm import Generator, open_checkpoint
+from xpuruntime.llm.checkpoint.data import Checkpoint, blocks_name
 from xpuruntime.runtime.weights.int4 import int4_groups, int4_values
+from xpuruntime.storage.blocks import BLOCK_FORMATS
 
 QWEN = {
     "vocab_size": 151936, "hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28, "num_attention_heads": 12,
@@ -39,7 +43,7 @@ QWEN = {
     "tie_word_embeddings": True,
 }  # fmt: skip
 SMALL = {
-    "vocab_size": 500, "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 5, "num_attention_heads": 4,
+    "vocab_size": 500, "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 5, "num_attention_heads": 4,
     "num_key_value_heads": 2, "max_position_embeddings": 512, "rms_norm_eps": 1e-6, "rope_theta": 1000000.0,
     "tie_word_embeddings": True,
 }  # fmt: skip
@@ -197,6 +201,8 @@ def speed(report: Report, args: argparse.Namespace) -> Any:
 
 WEIGHTS = ("model", "int8", "int4", "int4_128")
 """Words of ``kernel.weights`` that the part ``weights`` measures."""
+FORMATS = ("Q4_0", "Q4_K", "Q8_0")
+"""Formats of GGUF files that it measures with ``weights: stored``."""
 
 
 def rounded(model: Any, word: str) -> Any:
@@ -215,6 +221,19 @@ def rounded(model: Any, word: str) -> Any:
                 w = np.rint(w / scale) * scale
             layer.weight.copy_(torch.from_numpy(w))
     return model
+
+
+def in_blocks(model: Any, name: str) -> Checkpoint:
+    """Return the model's checkpoint with random blocks of a format instead of the matrices of its layers and of its output layer."""
+    found, form = open_checkpoint(model), BLOCK_FORMATS[name]
+    layers = [
+        n for n, spec in found.specs.items() if spec.rank == 2 and int(spec.shape[1]) % form.values == 0
+    ]
+    arrays = dict(found.arrays)
+    for n in layers:
+        rows, width = arrays[n].shape
+        arrays[blocks_name(n)] = random_blocks(name, rows, width // form.values)
+    return replace(found, arrays=arrays, formats=dict.fromkeys(layers, name), files={}, folder=None)
 
 
 def with_weights(model: Any, word: str, context: int, device: str) -> Generator:
@@ -236,7 +255,8 @@ def weights(report: Report, args: argparse.Namespace) -> Any:
     results: dict[str, Any] = {"context": context, "layers": args.layers or sizes["num_hidden_layers"]}
     tokens = np.random.default_rng(0).integers(0, sizes["vocab_size"], 144 if args.size == "full" else 24)
     given = len(tokens) - 16
-    for word in WEIGHTS[1:3]:
+    words = args.words or (*WEIGHTS, *(f"stored, {name}" for name in FORMATS))
+    for word in (w for w in WEIGHTS[1:3] if w in words):
         model = in_bfloat16(qwen(sizes, args.device, num_hidden_layers=min(4, sizes["num_hidden_layers"])))
         with with_weights(model.cpu(), word, given, args.device) as ours:
             rows = [ours.steps.read([tokens[:given].tolist()])[0].astype(np.float64)]
@@ -259,9 +279,11 @@ def weights(report: Report, args: argparse.Namespace) -> Any:
     layers = args.layers or sizes["num_hidden_layers"]
     model = in_bfloat16(qwen(sizes, args.device, num_hidden_layers=layers)).cpu()
     prompt = np.random.default_rng(1).integers(0, sizes["vocab_size"], context).tolist()
-    for word in WEIGHTS:
+    for word in words:
+        kind, _, name = word.partition(", ")
+        source = in_blocks(model, name) if name else model
         started = time.perf_counter()
-        with with_weights(model, word, context, args.device) as ours:
+        with with_weights(source, kind, context, args.device) as ours:
             row = {"open_s": round(time.perf_counter() - started, 1), "stored_bytes": ours.weights.size_bytes}
             ours.steps.read([prompt])
             row["decode_ms"] = round(milliseconds(token_of(ours, context, args.device), args.device, 0.2), 4)
@@ -398,6 +420,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = arguments(__doc__, tuple(PARTS))
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--size", default="full", choices=("full", "small"))
+    parser.add_argument("--words", nargs="*", default=[], help="of the part weights, instead of all")
     parser.add_argument("--layers", type=int, default=0, help="of the part weights, instead of all")
     parser.add_argument("--compile", action="store_true", help=f"torch.compile, too: up to {COMPILE_S} s")
     args = parser.parse_args(argv)

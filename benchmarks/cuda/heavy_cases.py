@@ -149,11 +149,10 @@ def quantized_weight(word: str, n: int, k: int, dtype: str, gated: bool) -> tupl
 
     forms = {"in1": lowered.weights[1]} | {at: form for at, (_, form) in lowered.extra_weights.items()}
     buffers = {at: packed(form) for at, form in forms.items()}
-    if kernel.group:
-        padded = np.pad(weight, ((0, 0), (0, -k % kernel.group)))
-        exact = torch.from_numpy(
-            int4_values(int4_groups(padded, kernel.group), kernel.group)[:, :k].copy()
-        ).cuda()
+    if kernel.form:
+        group = kernel.form.group
+        padded = np.pad(weight, ((0, 0), (0, -k % group)))
+        exact = torch.from_numpy(int4_values(int4_groups(padded, group), group)[:, :k].copy()).cuda()
     else:
         scale = buffers["extra0"][:, None].double()
         exact = ((given.double() / scale).round() * scale).float()
@@ -176,7 +175,7 @@ def quantized_layer(
     assert support, support.reason
     lowered = kernel.lower(call, target())
     if lower is not None:
-        lowered = replace(lowered, stages=(lower(call, kernel.group),), temps=())
+        lowered = replace(lowered, stages=(lower(call, kernel.form),), temps=())
     xs[1], buffers, exact = quantized_weight(word, n, k, dtype, gated)
 
     def reference(a: Any, _: Any, *rest: Any) -> Any:
@@ -243,7 +242,7 @@ def quantized_tuned_cases() -> Iterator[Callable[[], Case]]:
         word: str, m: int, n: int, k: int, config: quantized.QuantizedConfig, more: dict[str, bool]
     ) -> Case:
         label = ", ".join(map(str, astuple(config)))
-        lower = lambda call, group: quantized.quantized_stage(call, group, config)  # noqa: E731
+        lower = lambda call, form: quantized.quantized_stage(call, form, config)  # noqa: E731
         return renamed(
             label, without_peers("", quantized_layer(word, m, n, k, lower=lower, time=True, **more))
         )

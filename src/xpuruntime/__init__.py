@@ -183,8 +183,8 @@ if TYPE_CHECKING:
     from .runtime.device import Device as Device
     from .runtime.execution.executor import Executor as Executor
     from .runtime.memory.buffer import DeviceBuffer as DeviceBuffer
-    from .runtime.memory.pool import empty_pinned as empty_pinned
     from .runtime.memory.buffer import NPUBuffer as NPUBuffer
+    from .runtime.memory.pool import empty_pinned as empty_pinned
     from .runtime.weights.load import Weights as Weights
     from .runtime.weights.load import load_weights as load_weights
     from .storage.store import Store as Store

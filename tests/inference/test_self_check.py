@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.small_scores import scores
 
 import xpuruntime as xrt
 from xpuruntime import ExecutionPolicy
@@ -328,33 +329,6 @@ def test_an_engine_that_is_loaded_is_asked_first(files, store, loads_engines):
         assert verdict_of(session).name == "onnxruntime"
 
 
-def scores(path: Path, bias: float, after: str = "") -> Path:
-    """A detector's head: small scores, of which ONNX Runtime's sigmoid has an error of some last places of 1."""
-    onnx = pytest.importorskip("onnx")
-    h, kind = onnx.helper, onnx.TensorProto.FLOAT
-    weights = {
-        "w": np.random.default_rng(0).standard_normal((40, 30)).astype(np.float32) * 0.05,
-        "b": np.full(30, bias, np.float32),
-        "thousand": np.float32(1000.0),
-    }
-    nodes = [
-        h.make_node("Gemm", ["x", "w", "b"], ["z"]),
-        h.make_node("Sigmoid", ["z"], ["s"]),
-        h.make_node("Transpose", ["s"], ["t"]),
-    ]
-    nodes.append(
-        h.make_node(after, ["t", "thousand"], ["y"]) if after else h.make_node("Identity", ["t"], ["y"])
-    )
-    graph = h.make_graph(
-        nodes, "scores", [h.make_tensor_value_info("x", kind, [3, 40])], [h.make_tensor_value_info("y", kind, [30, 3])],
-        [onnx.numpy_helper.from_array(a, n) for n, a in weights.items()],
-    )  # fmt: skip
-    path.write_bytes(
-        h.make_model(graph, opset_imports=[h.make_opsetid("", 17)], ir_version=8).SerializeToString()
-    )
-    return path
-
-
 @pytest.mark.parametrize("bias", [-8.0, -12.0])
 def test_a_vendor_s_error_in_small_scores_is_not_ours(bias, tmp_path, loads_engines, monkeypatch):
     """The next reference decides: the interpreter, which computes in float64, unless another vendor is loaded."""
@@ -364,6 +338,23 @@ def test_a_vendor_s_error_in_small_scores_is_not_ours(bias, tmp_path, loads_engi
     with opened(scores(tmp_path / "scores.onnx", bias), ALWAYS, cache_dir=tmp_path / "store") as session:
         assert verdict_of(session).name == "the reference interpreter"
         assert session.plan.decision("self_check").chosen.code is Reason.CHECKED
+
+
+@pytest.mark.parametrize("bias", [-8.0, -12.0])
+def test_a_vendor_is_not_believed_where_every_value_is_that_of_the_interpreter(
+    bias, tmp_path, loads_engines, monkeypatch
+):
+    """The same scores times 1000: the vendor's error is far above the last places of 1."""
+    pytest.importorskip("onnxruntime")
+    only = staticmethod(lambda name: name == "onnxruntime")
+    monkeypatch.setattr(checks.EngineReference, "loaded", only)
+    model = scores(tmp_path / "scores.onnx", bias, "Mul")
+    with opened(model, ALWAYS, cache_dir=tmp_path / "store") as session:
+        assert verdict_of(session).name == "the reference interpreter"
+        last = session._executable.only.plan.calls[-1].kernel
+    monkeypatch.setenv(HOOK, f"{last}:element")
+    with pytest.raises(WrongResult, match="disagrees with"):
+        opened(model, ALWAYS, cache_dir=tmp_path / "other").close()
 
 
 def test_small_scores_are_still_judged(tmp_path, monkeypatch, loads_engines):

@@ -6,6 +6,7 @@ import importlib.util
 
 import numpy as np
 import pytest
+from support.small_scores import scores
 
 from xpuruntime.decisions import Reason
 from xpuruntime.errors import EngineUnavailable, InputError, UnavailableError
@@ -43,6 +44,22 @@ def test_a_tolerance_that_cannot_be_met_names_the_output(net) -> None:
     assert not report.ok
     assert report.pairs[0].first_difference.name == "scores"
     assert "first in output 'scores'" in report.sentence
+
+
+def test_last_places_of_one_are_no_difference(tmp_path) -> None:
+    """ONNX Runtime's sigmoid gives very small scores as zeros."""
+    model, engines = scores(tmp_path / "scores.onnx", -17.0), ["onnxruntime", "native"]
+    report = compare_engines(model, engines, samples=1)
+    assert report.ok
+    assert any("round in last places of 1" in note for note in report.notes)
+    assert not compare_engines(model, engines, samples=1, tolerance=5e-5).ok
+
+
+def test_scores_that_are_multiplied_are_compared_as_ever(tmp_path) -> None:
+    model = scores(tmp_path / "scores.onnx", -17.0, "Mul")
+    report = compare_engines(model, ["onnxruntime", "native"], samples=1)
+    assert not report.ok
+    assert not any("round in last places of 1" in note for note in report.notes)
 
 
 def test_against_the_reference_evaluator(net) -> None:

@@ -189,7 +189,8 @@ class _Lowerer:
     def _operand(self, item: object) -> Operand | Scalar | None:
         if isinstance(item, str):
             if item in self.known:
-                return Operand(item, self.known.spec(item), True, self.known.const(item))
+                spec, const = self.known.spec(item), self.known.const(item)
+                return Operand(item, spec, True, const, self.known.groups(item))
             return Operand(item, self.spec(item))
         assert item is None or isinstance(item, bool | int | float)
         return item

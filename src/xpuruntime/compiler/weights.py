@@ -17,6 +17,7 @@ from ..ir.attributes import Const
 from ..kernels.kernel import Packed
 from ..program.program import RecipeStep, WeightRef, WeightTransformRecipe
 from ..program.recipe_check import largest_step, resolve, weight_input
+from ..storage.blocks import BLOCK_FORMATS, GroupForm, common_form
 from ..storage.tensor_files import pack_bits
 from ..types import DType, TensorSpec
 
@@ -78,7 +79,15 @@ _RULES: Mapping[str, _Rule] = {
     "index_select": lambda node, spec: ("take", {"dim": node.attrs["dim"]}),
     "gather": lambda node, spec: ("gather", {"dim": node.attrs["dim"]}),
     "where": _plain("where"),
+    "dequantize_blocks": lambda node, spec: ("dequantize_blocks", {"blocks": node.attrs["blocks"]}),
 }
+_ON_ROWS: Mapping[str, Callable[[TensorSpec, Mapping[str, Any]], bool]] = {
+    "cast": lambda x, a: True,
+    **dict.fromkeys(("concat", "slice", "take"), lambda x, a: a["dim"] < x.rank - 1),
+    "reshape": lambda x, a: x.rank > 1 and len(a["shape"]) > 1 and a["shape"][-1] == x.shape[-1],
+    "permute": lambda x, a: a["order"][-1] == x.rank - 1,
+}
+"""Step -> whether it keeps the last dim of its operand whole. Such steps move groups as they move values."""
 _WRAPS = ("add", "sub", "mul", "maximum", "neg")
 _LOOKUPS = ("embedding", "index_select", "gather")
 _FREE_BYTES = 1 << 20  # bytes of input that every recipe is granted; results may be 64 times as large
@@ -168,7 +177,11 @@ class KnownValues:
 
     def recipe(self, value: str, packed: Packed | None = None) -> str:
         """Return the name of the buffer of a known value, or of its packed form."""
-        steps, source = self._linear(value)
+        steps, source = (
+            self._linear(value)
+            if packed is None or packed.groups is None
+            else (self._grouped(value, packed.groups), "")
+        )
         spec = self._specs[value]
         if packed is not None and packed.steps:
             all_steps: list[RecipeStep] = list(steps)
@@ -188,6 +201,72 @@ class KnownValues:
         if stem not in self._recipes:
             self._recipes[stem] = WeightTransformRecipe(stem, spec, "" if steps else source, steps)
         return stem
+
+    def groups(self, value: str) -> GroupForm | None:
+        """Return the smallest groups that hold a weight without loss, if it is stored in blocks along its last dim; else None."""
+        formats = self._formats(value)
+        return None if formats is None else common_form(BLOCK_FORMATS[f].form for f in formats)
+
+    def _formats(self, value: str) -> frozenset[str] | None:
+        """Return the formats of the blocks that a value consists of; None if it is not made of whole rows of blocks."""
+        origin = self._origins[value]
+        if isinstance(origin, str):
+            return None
+        if origin.op == "dequantize_blocks":
+            return frozenset([origin.attrs["blocks"]])
+        if origin.op not in _ON_ROWS or not _ON_ROWS[origin.op](
+            self._specs[str(origin.operands[0])], origin.attrs
+        ):
+            return None
+        read = origin.operands[:1] if origin.op == "take" else origin.operands
+        parts = [self._formats(operand) if isinstance(operand, str) else None for operand in read]
+        return None if None in parts else frozenset[str]().union(*(p for p in parts if p is not None))
+
+    def _grouped(self, value: str, form: GroupForm) -> _Steps:
+        """Return the steps that make a value of ``groups`` as groups of a form: movements of rows, without casts."""
+        steps: list[RecipeStep] = []
+
+        def visit(name: str) -> str:
+            origin = self._origins[name]
+            assert not isinstance(origin, str)
+            if origin.op == "dequantize_blocks":
+                fields = {"bits": form.bits, "group": form.group, "numbers": form.numbers}
+                (raw,) = (str(o) for o in origin.operands)
+                return _add(
+                    steps,
+                    RecipeStep("groups_of_blocks", (self._read(raw, steps),), {**origin.attrs, **fields}),
+                )
+            first = visit(str(origin.operands[0]))
+            attrs = dict(origin.attrs)
+            if origin.op == "cast":
+                return first
+            if origin.op == "take":
+                return _add(
+                    steps, RecipeStep("take", (first, self._read(str(origin.operands[1]), steps)), attrs)
+                )
+            if origin.op == "reshape":
+                *leading, last = attrs["shape"]
+                attrs["shape"] = [*leading, int(last) // form.group, form.bytes]
+            if origin.op == "permute":
+                attrs["order"] = [*attrs["order"], len(attrs["order"])]
+            others = [visit(str(o)) for o in origin.operands[1:]]
+            return _add(steps, RecipeStep(origin.op, (first, *others), attrs))
+
+        visit(value)
+        return tuple(steps)
+
+    def _read(self, value: str, steps: list[RecipeStep]) -> str:
+        """Return the reference of a value in later steps, after adding the steps that make it."""
+        own, source = self._linear(value)
+        if not own:
+            return weight_input(source)
+        base = len(steps)
+        for step in own:
+            inputs = tuple(
+                f"%{int(i[1:]) + base}" if i[:1] == "%" and i[:2] != "%%" else i for i in step.inputs
+            )
+            steps.append(replace(step, inputs=inputs))
+        return f"%{len(steps) - 1}"
 
     @property
     def recipes(self) -> tuple[WeightTransformRecipe, ...]:
@@ -251,6 +330,8 @@ class KnownValues:
         That needs one float type of 2 to 8 bytes, or one integer type for ops that wrap around.
         """
         specs = [self._specs[v] for v in node.values]
+        if node.op == "dequantize_blocks":
+            return True
         if node.op == "arange":
             return node.spec.dtype in (DType.INT64, DType.INT32, DType.FLOAT32, DType.FLOAT64)
         if node.op in ("view", "squeeze", "unsqueeze", "clone", "permute", "expand", "flip", "slice", "cat"):

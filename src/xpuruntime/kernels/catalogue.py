@@ -36,7 +36,8 @@ def _cpu() -> tuple[Kernel, ...]:
     from .cpu.matmul.einsum import KERNELS as MATMUL_EINSUM
     from .cpu.matmul.experts import KERNELS as MATMUL_EXPERTS
     from .cpu.matmul.generated import KERNELS as MATMUL
-    from .cpu.matmul.int4 import KERNELS as MATMUL_INT4
+    from .cpu.matmul.grouped import KERNELS as MATMUL_GROUPED
+    from .cpu.matmul.grouped_experts import KERNELS as MATMUL_GROUPED_EXPERTS
     from .cpu.matmul.norm_linear import KERNELS as MATMUL_NORM_LINEAR
     from .cpu.movement import KERNELS as MOVEMENT
     from .cpu.norm import KERNELS as NORM
@@ -58,7 +59,8 @@ def _cpu() -> tuple[Kernel, ...]:
         *NORM,
         *MATMUL,
         *MATMUL_NORM_LINEAR,
-        *MATMUL_INT4,
+        *MATMUL_GROUPED,
+        *MATMUL_GROUPED_EXPERTS,
         *MATMUL_EXPERTS,
         *MATMUL_EINSUM,
         *INT8_MATMUL,
@@ -98,6 +100,7 @@ def _cuda() -> tuple[Kernel, ...]:
     from .cuda.matmul.gemv import KERNELS as MATMUL_GEMV
     from .cuda.matmul.generated import KERNELS as MATMUL
     from .cuda.matmul.quantized import KERNELS as MATMUL_QUANTIZED
+    from .cuda.matmul.quantized_experts import KERNELS as MATMUL_QUANTIZED_EXPERTS
     from .cuda.movement.families import KERNELS as MOVEMENT
     from .cuda.norm import KERNELS as NORM
     from .cuda.peer_reduce import KERNELS as PEER_REDUCE
@@ -120,6 +123,7 @@ def _cuda() -> tuple[Kernel, ...]:
         *MATMUL_GEMV,
         *MATMUL,
         *MATMUL_QUANTIZED,
+        *MATMUL_QUANTIZED_EXPERTS,
         *MATMUL_EXPERTS,
         *ATTENTION,
         *ATTENTION_SIMT,

@@ -34,6 +34,7 @@ from ..decisions import Support
 from ..ir.attributes import Attrs, Const
 from ..ir.graph import Node
 from ..program.program import Binary, KernelParam, RecipeStep
+from ..storage.blocks import GroupForm
 from ..types import TensorSpec
 
 __all__ = [
@@ -59,12 +60,14 @@ class Operand:
     spec:      its shape, dtype and layout.
     is_weight: whether it is constant, so that it may be packed at load.
     const:     its content, if it is a constant of the graph.
+    groups:    the groups that hold a weight without loss, if it is stored in blocks along its last dim.
     """
 
     name: str
     spec: TensorSpec
     is_weight: bool = False
     const: Const | None = None
+    groups: GroupForm | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,10 +168,14 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """A weight operand in the form that the kernel reads: steps over ``%in`` (the dense operand), and the result's shape and dtype."""
+    """A weight operand in the form that the kernel reads: steps over ``%in`` (the dense operand), and the result's shape and dtype.
+
+    groups: ``%in`` is the operand as groups of this form instead, int8[..., groups, bytes of a group].
+    """
 
     steps: tuple[RecipeStep, ...]
     spec: TensorSpec
+    groups: GroupForm | None = None
 
 
 @dataclass(frozen=True, slots=True)

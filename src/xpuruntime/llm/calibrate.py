@@ -75,7 +75,7 @@ def calibrated(
         for name in names:
             arrays[name] = _compensated(arrays[name].astype(np.float32), factor, group)
             specs[name] = TensorSpec(tuple(arrays[name].shape), DType.FLOAT32)
-    return replace(checkpoint, arrays=arrays, specs=specs, files={}, folder=None)
+    return replace(checkpoint, arrays=arrays, specs=specs, files={}, folder=None, formats={})
 
 
 def _squares(checkpoint: Checkpoint, windows: NDArray[np.int64]) -> list[tuple[list[str], Doubles]]:

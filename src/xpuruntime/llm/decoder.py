@@ -43,8 +43,10 @@ import numpy as np
 from ..ir import Graph, GraphBuilder
 from ..ir.graph import Source
 from ..ir.ops.collective import PEER_BYTES
+from ..storage.blocks import BLOCK_FORMATS
 from ..types import DType, TensorSpec
 from .checkpoint.config import DecoderConfig
+from .checkpoint.data import blocks_name
 from .families.family import ACTIVATIONS
 from .latent import latent_attention
 from .mixture import mixture
@@ -72,6 +74,7 @@ def decoder_graph(
     dtype: DType | None = None,
     stored: Mapping[str, TensorSpec] | None = None,
     files: Mapping[str, str] | None = None,
+    blocks: Mapping[str, str] | None = None,
     all_logits: bool = False,
     sampling: bool = False,
     paged: PagedCache | None = None,
@@ -83,6 +86,7 @@ def decoder_graph(
     dtype:      type to compute in. Default: the checkpoint's.
     stored:     specs of weights that are stored in another type. They are cast when they are loaded.
     files:      the safetensors file of each weight.
+    blocks:     the format of the blocks that a weight is read from (``Checkpoint.blocks``), for those that are.
     all_logits: return the logits of every row instead of the last one. For comparisons; the output is large for long prompts.
     sampling:   sample the tokens, and return no logits.
     paged:      the layout of a cache in blocks. ``length`` must be 1. texts: rows of ``last``, and so of the results.
@@ -90,6 +94,7 @@ def decoder_graph(
     writer = GraphWriter(
         config, length, capacity, batch, dtype or config.dtype, stored or {}, files or {}, paged, texts, name
     )
+    writer.blocks = blocks or {}
     return writer.graph(all_logits, sampling)
 
 
@@ -112,6 +117,7 @@ class GraphWriter:
     ) -> None:
         self.c, self.length, self.capacity, self.batch, self.dtype = config, length, capacity, batch, dtype
         self.stored, self.files, self.paged = stored, files, paged
+        self.blocks: Mapping[str, str] = {}
         self.results = texts if paged else batch
         self.b = builder or GraphBuilder(name)
         facts = {"family": config.family, "length": length, "capacity": capacity, "batch": batch}
@@ -484,7 +490,7 @@ class GraphWriter:
             b, spec = self.b, self.stored.get(name, TensorSpec(self.shapes[name], self.dtype))
             file = self.files.get(name, "")
             where = {"file": file, "format": "safetensors", "key": name} if file else {}
-            value = b.weight(name, spec, **where)
+            value = self.in_blocks(name) if name in self.blocks else b.weight(name, spec, **where)
             if offset:
                 value = value if spec.dtype is DType.FLOAT32 else b.cast(value, dtype=DType.FLOAT32)
                 value = b.add(value, offset)
@@ -494,6 +500,12 @@ class GraphWriter:
                 value = b.permute(value, dims=[1, 0])
             self.declared[name] = self.regrouped(value) if order == "groups" else value
         return self.declared[name]
+
+    def in_blocks(self, name: str) -> str:
+        """Return the values of a weight that is read as rows of blocks."""
+        form, shape = BLOCK_FORMATS[self.blocks[name]], self.shapes[name]
+        spec = TensorSpec((*shape[:-1], shape[-1] // form.values * form.bytes), DType.UINT8)
+        return str(self.b.dequantize_blocks(self.b.weight(blocks_name(name), spec), blocks=self.blocks[name]))
 
     def regrouped(self, weight: str) -> str:
         """Return the rows of a fused projection as all queries, all keys, all values; they are stored by groups of one key head."""

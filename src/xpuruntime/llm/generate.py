@@ -23,6 +23,7 @@ from typing import Any, TypeVar, overload
 
 import numpy as np
 
+from ..compiler.resolve import resolve_target
 from ..errors import (
     InputError,
     PolicyError,
@@ -32,8 +33,10 @@ from ..faults import contained, foreign
 from ..inference.native.executor_evidence import Observations
 from ..inference.native.targets import own_target, reaches
 from ..ir.interp.sampling import NO_TOKEN
+from ..kernels.catalogue import kernels_of
 from ..policies import Resolved
 from ..policies.entrances import INSTEAD_OF_INT8, demanded
+from ..policies.vocabulary import WEIGHT_KERNELS
 from ..printable import logger
 from ..profiler.receipt import Receipt
 from ..program.plan import Plan
@@ -113,9 +116,11 @@ class Generator:
             do = "Open the model as a BatchGenerator, or with batch=1."
             raise PolicyError("Generator", "does not support batch_invariant with a batch", got=batch, do=do)
         if config.experts is not None and (stored := demands.policy.kernel.stored_weights()):
-            notes.append(
-                f"weights: {stored} does not apply to the matrices of experts, which keep their type"
-            )
+            kind = resolve_target(target or own_target(DeviceId.parse(device))).kind
+            if f"matmul/{WEIGHT_KERNELS[stored]}" not in {k.name for k in kernels_of("expert_linear", kind)}:
+                notes.append(
+                    f"weights: {stored} does not apply to the matrices of experts on {kind}, which keep their type"
+                )
         if notes:
             _log.warning("Generator: %s", "; ".join(notes))
         self.capacity = min(config.max_positions, 2048) if capacity is None else capacity

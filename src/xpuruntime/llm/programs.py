@@ -33,7 +33,7 @@ from ..runtime.weights.kept import KeptWeights
 from ..storage.files import SETTLED_S, file_identity
 from ..storage.store import Store, digest
 from .build import FUSIONS, build_program, entry_graph
-from .checkpoint.data import Checkpoint
+from .checkpoint.data import Checkpoint, blocks_name
 
 __all__ = ["DecoderPrograms", "LoadedWeights", "OpenedProgram"]
 
@@ -172,13 +172,31 @@ class DecoderPrograms:
     def _compiled(self, entries: Sequence[str]) -> CompiledProgram:
         c = self._checkpoint
         graphs = {
-            e: self._graph(e, c.config, **self._sizes, stored=c.specs, files=c.files, name=c.name)
+            e: self._graph(
+                e, c.config, **self._sizes, stored=c.specs, files=c.files, name=c.name, **self._blocks()
+            )
             for e in entries
         }
         level = self._demands.policy.execution.optimization_level
         return build_program(
             graphs, target=self._target, policy=self._demands, passes=FUSIONS if level is None else None
         )
+
+    def _blocks(self) -> dict[str, Any]:
+        """Return the word of graphs that read weights in blocks, if the policy keeps some as they are stored."""
+        blocks = self._checkpoint.blocks
+        return {"blocks": blocks} if blocks and self._demands.policy.kernel.names_weights("stored") else {}
+
+    def in_blocks(self) -> tuple[set[str], set[str]]:
+        """Return the weights of the checkpoint that programs read in their blocks, and those whose blocks they read as floats."""
+        names = {blocks_name(n): n for n in self._checkpoint.blocks}
+        kept, widened = set[str](), set[str]()
+        for opened in self.opened.values():
+            for recipe in opened.program.recipes:
+                for step in recipe.steps:
+                    read = kept if step.op == "groups_of_blocks" else widened
+                    read |= {names[i] for i in step.inputs if i in names}
+        return kept, widened
 
     def _keep(self, ingredients: Mapping[str, Any], program: CompiledProgram) -> None:
         try:
@@ -196,7 +214,10 @@ class DecoderPrograms:
             "engine": "native",
             "entries": list(entries),
             "compiler": {**compiler_facts(), "llm": _files_digest("llm")},
-            "model": [c.name, digest({"config": plain(c.config), "weights": specs})],
+            "model": [
+                c.name,
+                digest({"config": plain(c.config), "weights": specs, "blocks": dict(c.blocks)}),
+            ],
             "sizes": plain(self._sizes),
             "target": [self._target.name, repr(self._target.config), bool(self._target.here)],
             "kernels": plain(policy.kernel.to_dict()),

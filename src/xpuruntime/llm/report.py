@@ -6,6 +6,7 @@ with the region's, because entry points compute nodes of the same names.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from ..runtime import Executor
 from ..targets import DeviceId
 from ..types import DType
 from .build import VERIFY, phase_of
+from .checkpoint.data import UNQUANTIZED
 
 if TYPE_CHECKING:
     from .generate import Generator
@@ -134,10 +136,28 @@ def _own_decisions(model: Generator) -> list[Decision]:
         code = Reason.RECORDED if loaded.from_store else Reason.DEFAULT
         why = f"{loaded.size_bytes} bytes, {how} in {loaded.seconds:.2f} s"
         programs.append(Decision("weights", name, Candidate("packed", code, why, facts=facts)))
+    programs += _formats(model)
     if (ranks := len(model.devices)) > 1:
         why = f"linear layers are divided over {', '.join(model.devices)}"
         programs.append(Decision("parallel", name, Candidate(f"tensor: {ranks}", Reason.REQUESTED, why)))
     return [Decision("engine", name, engine), Decision("precision", name, precision), *programs]
+
+
+def _formats(model: Generator) -> list[Decision]:
+    """Return the decision on the formats of a GGUF file: for each, how many weights stay in their blocks, and how many are read as floats."""
+    name = model.checkpoint.name
+    quantized = {n: f for n, f in model.checkpoint.formats.items() if f not in UNQUANTIZED}
+    if not quantized:
+        return []
+    kept, also = model.programs.in_blocks()
+    counts = {
+        "in blocks": Counter(quantized[n] for n in kept),
+        "as floats": Counter(f for n, f in quantized.items() if n not in kept or n in also),
+    }
+    texts = [f"{n} {f} {how}" for how, own in counts.items() for f, n in sorted(own.items())]
+    chosen, code = ("stored", Reason.REQUESTED) if kept else ("floats", Reason.DEFAULT)
+    facts = {how: dict(own) for how, own in counts.items()}
+    return [Decision("stored weights", name, Candidate(chosen, code, ", ".join(texts), facts=facts))]
 
 
 def _kernel_decisions(model: Generator) -> list[Decision]:

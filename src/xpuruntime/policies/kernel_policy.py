@@ -159,9 +159,16 @@ class KernelPolicy(FileForm):
 
     def stored_weights(self) -> str:
         """Return the word of ``weights`` that demands fewer bits, of the highest layer or of any rule; ``""`` if there is none."""
+        return next((word for word in self._weights_words() if word in WEIGHT_KERNELS), "")
+
+    def names_weights(self, word: str) -> bool:
+        """Return True if ``weights`` of the highest layer, or of any rule, is this word."""
+        return word in self._weights_words()
+
+    def _weights_words(self) -> tuple[str, ...]:
         keyword = next((layer.weights for layer in self.layers if layer.weights is not None), None)
         words = (keyword, *(rule.weights for layer in self.layers for rule in layer.rules))
-        return next((word for word in words if word and word in WEIGHT_KERNELS), "")
+        return tuple(word for word in words if word)
 
     def demands_batch_invariance(self) -> bool:
         """Return True if the highest layer that has ``batch_invariant`` demands it."""

@@ -51,6 +51,7 @@ KERNELS: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "int4_weights_128",
             "int8_weights",
             "onednn",
+            "stored_weights",
             *_WITH_NAIVE,
         ),
         "conv": ("cudnn", "deformed", "depthwise", "implicit_gemm", "int8", "onednn", *_WITH_NAIVE),
@@ -85,6 +86,7 @@ WEIGHTS: Mapping[str, str] = MappingProxyType(
         "int4": "4 bits, a scale and a minimum per group of 32 inputs",
         "int4_64": "4 bits, groups of 64 inputs",
         "int4_128": "4 bits, groups of 128 inputs",
+        "stored": "the blocks of a GGUF file, exact; floats where a file has floats",
     }
 )
 """Type that the weights of linear layers are stored in -> its meaning. Activations and arithmetic stay floats."""
@@ -95,6 +97,7 @@ WEIGHT_KERNELS: Mapping[str, str] = MappingProxyType(
         "int4": "int4_weights",
         "int4_64": "int4_weights_64",
         "int4_128": "int4_weights_128",
+        "stored": "stored_weights",
     }
 )
 """Word of ``weights`` -> the kernel of ``matmul`` that implements it. As words of policies these kernels are deprecated."""

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn, TypeAlias
 
+from ..storage.blocks import BLOCK_FORMATS, NUMBER_BYTES, BlockFormat, GroupForm, common_form
 from ..types import DType
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "broadcast",
     "concat",
     "constant",
+    "dequantized_blocks",
     "dim_in",
     "expand",
     "fail",
@@ -24,6 +26,7 @@ __all__ = [
     "floats",
     "gather",
     "groups_int4",
+    "groups_of_blocks",
     "index_shape",
     "one_dtype",
     "pad",
@@ -208,6 +211,33 @@ def groups_int4(xs: Sequence[Typed], a: Mapping[str, Any]) -> Typed:
     if not shape or group < 2 or group % 2 or shape[-1] % group:
         fail(f"the last dim of {list(shape)} must be a multiple of the even group size {group}")
     return (*shape[:-1], shape[-1] // group, group // 2 + 4), DType.INT8
+
+
+def _block_format(typed: Typed, name: str) -> tuple[BlockFormat, Shape]:
+    """Return the format of a step, and the shape of the values of rows of its blocks."""
+    shape, dtype = typed
+    if name not in BLOCK_FORMATS:
+        fail(f"no such format of blocks: {name[:40]!r}")
+    form = BLOCK_FORMATS[name]
+    if dtype is not DType.UINT8 or not shape or shape[-1] % form.bytes:
+        fail(f"{dtype.value}{list(shape)} must be rows of blocks of {form.bytes} bytes")
+    return form, (*shape[:-1], shape[-1] // form.bytes * form.values)
+
+
+def dequantized_blocks(xs: Sequence[Typed], a: Mapping[str, Any]) -> Typed:
+    """Return float32 with the values of rows of blocks."""
+    return _block_format(xs[0], a["blocks"])[1], DType.FLOAT32
+
+
+def groups_of_blocks(xs: Sequence[Typed], a: Mapping[str, Any]) -> Typed:
+    """Return the bytes of groups that hold the values of rows of blocks."""
+    own, shape = _block_format(xs[0], a["blocks"])
+    if a["bits"] not in (4, 8) or a["group"] not in (16, 32) or a["numbers"] not in NUMBER_BYTES:
+        fail(f"no such groups: {a['bits']} bits, {a['group']} inputs, {a['numbers'][:40]!r}")
+    form = GroupForm(a["bits"], a["group"], a["numbers"])
+    if common_form((own.form, form)) != form:
+        fail(f"groups of {form.bits} bits and {form.group} inputs, {form.numbers}, do not hold {a['blocks']}")
+    return (*shape[:-1], shape[-1] // form.group, form.bytes), DType.INT8
 
 
 def index_shape(typed: Typed) -> Shape:

@@ -59,6 +59,7 @@ KINDS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "flag": ("true or false", lambda v: type(v) is bool),
     "dtype": ("the name of a dtype", _is_dtype),
     "dim": ("a dim (from 0), or null", lambda v: v is None or _is_size(v)),
+    "name": ("a name", lambda v: isinstance(v, str) and len(v) < 64),
     "number": ("a number", lambda v: type(v) in (bool, float) or _is_int(v)),
 }
 
@@ -92,6 +93,8 @@ _ROWS = (
     RecipeOp("scale_int8", (1, 1), {"dim": "dim"}, to.scales, "max|x| / 127 per index of a dim; 1 where that is 0"),
     RecipeOp("quantize_int8", (1, 1), {"dim": "dim"}, to.quantized, "x / scale_int8, rounded half to even"),
     RecipeOp("groups_int4", (1, 1), {"group": "size"}, to.groups_int4, "per group of the last dim: 4-bit codes, two per byte, then scale and low in little-endian bfloat16; x is about low + scale * code"),
+    RecipeOp("dequantize_blocks", (1, 1), {"blocks": "name"}, to.dequantized_blocks, "the values of rows that are stored in blocks of a GGUF format, float32"),
+    RecipeOp("groups_of_blocks", (1, 1), {"blocks": "name", "bits": "size", "group": "size", "numbers": "name"}, to.groups_of_blocks, "the same values, exact, as groups of the last dim: codes of 4 bits (0 to 15, two per byte) or 8 (signed), then two numbers: scale and low (float16, float32), or float16 factors of the scale (product)"),
     RecipeOp("arange", (0, 0), {"start": "number", "step": "number", "count": "size", "dtype": "dtype"}, to.arange, "start + i * step, for i in range(count)"),
     RecipeOp("constant", (0, 0), {"value": "number", "dtype": "dtype", "shape": "sizes"}, to.constant, "a constant value"),
 )  # fmt: skip

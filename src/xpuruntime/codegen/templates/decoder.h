@@ -1,5 +1,5 @@
 // needs: arith gemm
-// Layers of decoders with few rows: the norm before a product, and products whose weights are four bits each.
+// Layers of decoders with few rows: the norm before a product, and products whose weights are codes of four or eight bits.
 
 // RMS norm of the rows that a product of few rows reads: contiguous, in the product's operand type.
 template <class T, class S, class A>
@@ -26,17 +26,48 @@ static void normed_rows(const S *x, int64_t row_stride, const S *scale, int64_t 
     }
 }
 
-// bfloat16 whose low and high bytes are in separate arrays. Compilers widen bytes well to 16 bits and those to 32, not at once.
-template <int L> INLINE vec<float, L> int4_number(const uint8_t *low, const uint8_t *high) {
-    return bitcast<vec<float, L>>(raw<uint32_t>(raw<uint16_t>(load<L>(low)) | raw<uint16_t>(load<L>(high)) << 8) << 16);
+// Numbers whose bytes are in separate arrays, NR columns apart. Compilers widen bytes well to 16 bits and those to 32, not at once.
+template <int L> INLINE vec<uint16_t, L> two_bytes(const uint8_t *low, const uint8_t *high) {
+    return raw<uint16_t>(load<L>(low)) | raw<uint16_t>(load<L>(high)) << 8;
+}
+template <int L, int NR> INLINE vec<float, L> four_bytes(const uint8_t *at) {
+    return bitcast<vec<float, L>>(raw<uint32_t>(two_bytes<L>(at, at + NR)) | raw<uint32_t>(two_bytes<L>(at + 2 * NR, at + 3 * NR)) << 16);
 }
 
-// tile += a x panel, the panel's elements being codes of four bits, 0 to 15, that encode low + scale * code. Of each `group` steps of k, in bytes
-// [group / 2 + 4][NV * L]: pairs of codes, the even step of k in the low half; the low bytes of scale and of low, then their high bytes (bfloat16). So
-// sums of codes are scaled once a group, and low is multiplied with the sum of the rows' elements.
-template <class T, int R, int NV>
-__attribute__((noinline)) static void int4_tile(const T *RESTRICT a, int64_t row_stride, const uint8_t *RESTRICT panel, int64_t groups,
-                                                int64_t group, T *RESTRICT tile) {
+// Scale and low of a group, of L columns: pairs of bfloat16 (low bytes first, then high ones), float16 or float32; or float16 factors of the scale.
+template <int L> struct GroupNumbers { vec<float, L> scale, low; };
+struct Bfloat16Pair {
+    static constexpr int BYTES = 4;
+    template <int L, int NR> INLINE GroupNumbers<L> read(const uint8_t *at) {
+        typedef vec<float, L> V;
+        return {bitcast<V>(raw<uint32_t>(two_bytes<L>(at, at + 2 * NR)) << 16), bitcast<V>(raw<uint32_t>(two_bytes<L>(at + NR, at + 3 * NR)) << 16)};
+    }
+};
+struct Float16Pair {
+    static constexpr int BYTES = 4;
+    template <int L, int NR> INLINE GroupNumbers<L> read(const uint8_t *at) {
+        return {widen_f16<L>(two_bytes<L>(at, at + NR)), widen_f16<L>(two_bytes<L>(at + 2 * NR, at + 3 * NR))};
+    }
+};
+struct Float16Product {
+    static constexpr int BYTES = 4;
+    template <int L, int NR> INLINE GroupNumbers<L> read(const uint8_t *at) {
+        return {widen_f16<L>(two_bytes<L>(at, at + NR)) * widen_f16<L>(two_bytes<L>(at + 2 * NR, at + 3 * NR)), vec<float, L>{}};
+    }
+};
+struct Float32Pair {
+    static constexpr int BYTES = 8;
+    template <int L, int NR> INLINE GroupNumbers<L> read(const uint8_t *at) {
+        return {four_bytes<L, NR>(at), four_bytes<L, NR>(at + 4 * NR)};
+    }
+};
+
+// tile += a x panel, the panel's elements being codes of BITS bits that encode low + scale * code. Of each `group` steps of k, in bytes
+// [group * BITS / 8 + N::BYTES][NV * L]: codes (of four bits, 0 to 15, in pairs, the even step of k in the low half; of eight bits, signed), then the
+// bytes of the group's numbers. So sums of codes are scaled once a group, and low is multiplied with the sum of the rows' elements.
+template <class N, int BITS, class T, int R, int NV>
+__attribute__((noinline)) static void grouped_tile(const T *RESTRICT a, int64_t row_stride, const uint8_t *RESTRICT panel, int64_t groups,
+                                                   int64_t group, T *RESTRICT tile) {
     constexpr int L = GEMM_LANES<T>, NR = NV * L, S = R <= 2 ? 2 : 1;  // few rows: odd steps have sums of their own, or each addition waits
     typedef vec<T, L> V;
     typedef vec<int32_t, L> I;
@@ -48,14 +79,20 @@ __attribute__((noinline)) static void int4_tile(const T *RESTRICT a, int64_t row
         for (int64_t i = 0; i < group; i += 2) {
             GEMM_UNROLL for (int byte = 0; byte < NR; byte += 64) __builtin_prefetch((const char *)panel + 4096 + byte, 0, 2);
             GEMM_UNROLL for (int v = 0; v < NV; ++v) {
-                const I both = raw<int32_t>(raw<uint16_t>(load<L>(panel + v * L)));
-                const V even = raw<T>(both & 15), odd = raw<T>(both >> 4);
+                V even, odd;
+                if constexpr (BITS == 4) {
+                    const I both = raw<int32_t>(raw<uint16_t>(load<L>(panel + v * L)));
+                    even = raw<T>(both & 15), odd = raw<T>(both >> 4);
+                } else {
+                    even = gemm_widened<T>(load<L>((const int8_t *)panel + v * L));
+                    odd = gemm_widened<T>(load<L>((const int8_t *)panel + NR + v * L));
+                }
                 GEMM_UNROLL for (int r = 0; r < R; ++r) {
                     sum[0][r][v] += splat<V>(a[r * row_stride + i]) * even;
                     sum[S - 1][r][v] += splat<V>(a[r * row_stride + i + 1]) * odd;
                 }
             }
-            panel += NR;
+            panel += NR * BITS / 4;
         }
         V a_sum[R];
         GEMM_UNROLL for (int r = 0; r < R; ++r) {
@@ -64,35 +101,35 @@ __attribute__((noinline)) static void int4_tile(const T *RESTRICT a, int64_t row
             a_sum[r] = splat<V>(sum_across(all));
         }
         GEMM_UNROLL for (int v = 0; v < NV; ++v) {
-            const uint8_t *at = panel + v * L;
-            const V scale = int4_number<L>(at, at + 2 * NR), low = int4_number<L>(at + NR, at + 3 * NR);
+            const GroupNumbers<L> numbers = N::template read<L, NR>(panel + v * L);
             GEMM_UNROLL for (int r = 0; r < R; ++r) {
                 T *to = tile + (r * NV + v) * L;
                 const V codes = S == 2 ? sum[0][r][v] + sum[S - 1][r][v] : sum[0][r][v];
-                store<L>(to, load<L>(to) + (codes * scale + a_sum[r] * low));
+                store<L>(to, load<L>(to) + (codes * numbers.scale + a_sum[r] * numbers.low));
             }
         }
         a += group;
-        panel += 4 * NR;
+        panel += N::BYTES * NR;
     }
 }
 
-// `rows` rows (of k contiguous elements, k a multiple of the group) times one panel. P: T, R, NV, tail, k, group, block (groups that
+// `rows` rows (of k contiguous elements, k a multiple of the group) times one panel. P: T, N, BITS, R, NV, tail, k, group, block (groups that
 // are processed before the next rows). emit(sums, row) as gemm_block's.
 template <class P, class Emit>
-INLINE void int4_block(const typename P::T *a, const uint8_t *panel, int64_t rows, typename P::T *sums, Emit emit) {
+INLINE void grouped_block(const typename P::T *a, const uint8_t *panel, int64_t rows, typename P::T *sums, Emit emit) {
     typedef typename P::T T;
     constexpr int NR = P::NV * GEMM_LANES<T>;
     for (int64_t i = 0; i < rows * NR; ++i) sums[i] = 0;
-    constexpr int64_t all = P::k / P::group, bytes = (P::group / 2 + 4) * NR;
+    constexpr int64_t all = P::k / P::group, bytes = (P::group * P::BITS / 8 + P::N::BYTES) * NR;
     for (int64_t g = 0; g < all; g += P::block) {
         const int64_t groups = all - g < P::block ? all - g : P::block;
         const uint8_t *codes = panel + g * bytes;
         int64_t row = 0;
         for (; row + P::R <= rows; row += P::R)
-            int4_tile<T, P::R, P::NV>(a + row * P::k + g * P::group, P::k, codes, groups, P::group, sums + row * NR);
+            grouped_tile<typename P::N, P::BITS, T, P::R, P::NV>(a + row * P::k + g * P::group, P::k, codes, groups, P::group, sums + row * NR);
         if constexpr (P::tail > 0)
-            if (row < rows) int4_tile<T, P::tail, P::NV>(a + row * P::k + g * P::group, P::k, codes, groups, P::group, sums + row * NR);
+            if (row < rows)
+                grouped_tile<typename P::N, P::BITS, T, P::tail, P::NV>(a + row * P::k + g * P::group, P::k, codes, groups, P::group, sums + row * NR);
     }
     for (int64_t row = 0; row < rows; ++row) emit((const T *)sums + row * NR, row);
 }

@@ -86,7 +86,7 @@ def _operands(call: KernelCall, types: Mapping[str, DType]) -> tuple[str, str]:
     activations, weights = (types[name] for name in call.inputs[:2])
     if kernel == "int8":  # packed in 16 bits where the processor has no products of bytes
         return activations.value, weights.value if weights.bits == 8 and weights.is_signed else "int8"
-    if kernel.startswith("int4_weights"):  # two codes in a byte
-        return activations.value, "int4"
+    if kernel.startswith(("int4_weights", "stored_weights")):  # two codes in a byte, or one
+        return activations.value, "int4" if "int4" in call.symbol else "int8"
     packed = activations.is_float and weights.is_integer and kernel != "int8_weights"
     return activations.value, (activations if packed else weights).value

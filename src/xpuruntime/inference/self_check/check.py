@@ -218,8 +218,11 @@ def _against(
     text = f"output {wrong.name!r} disagrees with {reference.name} on {subject.told}: {wrong.reason}"
     if subject.locate is not None:
         located = _timed("bisection", subject.locate, subject.feeds)
-        if {c.name for c in comparisons if not c.ok} <= located.undecided:
+        differing = {c.name for c in comparisons if not c.ok}
+        if differing <= located.undecided:
             return Verdict.none(f"{text}, but {located.text}")
+        if isinstance(reference, EngineReference) and differing <= located.right:
+            raise Inconclusive(f"{text}, but every value is that of {Interpreter.name}")
         text += f"; {located.text}" if located.text else ""
     return Verdict(Reason.WRONG_RESULT, reference.name, text)
 

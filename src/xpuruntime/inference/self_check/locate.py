@@ -36,11 +36,12 @@ _SECONDS = 60.0
 @dataclass(frozen=True, slots=True)
 class Located:
     """text: a clause with the first node that differs, its kernel and its line, or the reason why none can be named. undecided: outputs that depend
-    on a tie between scores and therefore cannot be compared.
+    on a tie between scores and therefore cannot be compared. right: outputs that are those of the interpreter, as is every value before them.
     """
 
     text: str
     undecided: frozenset[str] = frozenset()
+    right: frozenset[str] = frozenset()
 
 
 def first_wrong(source: NativeModel, executor: Executor, feeds: Mapping[str, Array]) -> Located:
@@ -56,7 +57,8 @@ def first_wrong(source: NativeModel, executor: Executor, feeds: Mapping[str, Arr
     if tied is not None:
         return _tie(source.graph, tied, {*probes.ties.values(), *probes.near_ties()})
     if at is None:
-        return Located("no node is named: every comparable value of the plan is correct on its own")
+        text = "no node is named: every comparable value of the plan is correct on its own"
+        return Located(text, right=probes.compared_outputs())
     return Located(probes.told(at))
 
 
@@ -203,6 +205,12 @@ class _Probes:
             else:
                 self.right |= {middle, *self.before[middle]}
         return wrong
+
+    def compared_outputs(self) -> frozenset[str]:
+        """Return the outputs of the model that a probe can compare."""
+        compared = {n for i in self.known for n in self._compared(i)}
+        outputs = zip(self.executor.entry.output_buffers, self.graph.outputs, strict=True)
+        return frozenset(output.name for buffer, output in outputs if buffer in compared)
 
     def tie_before(self, at: int | None) -> str | None:
         """Return the first node, up to a wrong call or of all, that breaks a tie differently."""

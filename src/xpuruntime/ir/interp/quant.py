@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import ml_dtypes
 import numpy as np
 
+from ...storage.blocks import block_values
 from ...types import DType
 from .activation import ACTIVATIONS
 from .casting import cast
@@ -73,6 +74,11 @@ def dequantize_linear(
     if zero_point is not None:
         values = values - widen(_spread(zero_point, x, axis, block_size)).astype(np.float64)
     return np.asarray(values * factor)
+
+
+def dequantize_blocks(x: Array, *, blocks: str) -> Array:
+    """Return the values of rows of blocks."""
+    return block_values(x, blocks)
 
 
 def dynamic_quantize_linear(x: Array) -> tuple[Array, Array, Array]:
@@ -305,6 +311,7 @@ RULES: dict[str, InterpRule] = {
     "quantize_linear": plain(quantize_linear),
     "dequantize_linear": plain(dequantize_linear),
     "dynamic_quantize_linear": plain(dynamic_quantize_linear),
+    "dequantize_blocks": plain(dequantize_blocks),
     "fake_quantize": plain(fake_quantize),
     "matmul_integer": plain(matmul_integer),
     "qlinear_matmul": plain(qlinear_matmul),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ...storage.blocks import BLOCK_FORMATS
 from ...types import DimLike, DType, TensorSpec
 from ..schema import Mismatch, OpCall, OpEntry, Operand, op
 from ._shapes import broadcast, like
@@ -136,6 +137,16 @@ def _fake_quantize(c: OpCall) -> TensorSpec:
     return like(x)
 
 
+def _dequantize_blocks(c: OpCall) -> TensorSpec:
+    x, form = c.tensor(0), BLOCK_FORMATS[c["blocks"]]
+    if x.dtype is not DType.UINT8 or x.rank < 1:
+        raise Mismatch("x must be rows of uint8", x)
+    row = x.shape[-1]
+    if not isinstance(row, int) or row % form.bytes:
+        raise Mismatch(f"rows must have whole blocks of {form.bytes} bytes", x)
+    return TensorSpec((*x.shape[:-1], row // form.bytes * form.values), DType.FLOAT32)
+
+
 ROWS: tuple[OpEntry, ...] = (
     op(
         f"quantize_linear(x, scale, zero_point?; dtype: dtype, {_BLOCK}, saturate: bool = true,"
@@ -161,6 +172,12 @@ ROWS: tuple[OpEntry, ...] = (
         "quantize",
         _dynamic,
         onnx="DynamicQuantizeLinear",
+    ),
+    op(
+        f"dequantize_blocks(x; blocks: {'|'.join(BLOCK_FORMATS)}) -> y",
+        "quantize",
+        _dequantize_blocks,
+        meaning="the values of rows that are stored in blocks of a GGUF format",
     ),
     op(
         "fake_quantize(x, scale, zero_point; quant_min: int, quant_max: int, axis: axis? = none) -> y",

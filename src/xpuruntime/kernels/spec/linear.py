@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -12,7 +13,7 @@ from ...types import DType
 from ..kernel import NodeCall, Operand
 from .product import sizes
 
-__all__ = ["LinearLayer", "why_not"]
+__all__ = ["LinearLayer", "not_in_blocks", "why_not"]
 
 
 _FLOATS = frozenset({DType.FLOAT64, DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16})
@@ -68,6 +69,27 @@ class LinearLayer:
             RecipeStep("pad", ("%0",), {"begin": [0, 0, 0], "end": [0, padded - self.n, 0]}),
             RecipeStep("reshape", ("%1",), {"shape": [2 * padded, self.k]}),
         ), 2 * padded
+
+    def padded(self, columns: int, tail: Sequence[int]) -> list[RecipeStep]:
+        """Return steps that pad each half of the outputs to whole panels with zeros, of an array [outputs, *tail]."""
+        missing, zeros = self.panels(columns) * columns - self.n, [0] * len(tail)
+        if not missing:
+            return []
+        if self.halves == 1:
+            return [RecipeStep("pad", ("%in",), {"begin": [0, *zeros], "end": [missing, *zeros]})]
+        return [
+            RecipeStep("reshape", ("%in",), {"shape": [2, self.n, *tail]}),
+            RecipeStep("pad", ("%0",), {"begin": [0, 0, *zeros], "end": [0, missing, *zeros]}),
+            RecipeStep("reshape", ("%1",), {"shape": [2 * (self.n + missing), *tail]}),
+        ]
+
+
+def not_in_blocks(call: NodeCall) -> Support:
+    """Return the refusal of a weight that is stored as floats, or of blocks whose rows are not whole."""
+    dtype = call.tensor(1).spec.dtype.value
+    return Support.no(
+        Reason.NOT_APPLICABLE, f"the weight is stored as {dtype}, or not in whole rows of blocks"
+    )
 
 
 def why_not(call: NodeCall) -> Support | None:

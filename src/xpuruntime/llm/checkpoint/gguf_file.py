@@ -1,5 +1,7 @@
 """open_gguf: a GGUF file as a checkpoint. Needs the ``gguf`` package, which also dequantizes its blocks to float32.
 
+Each weight is there in float32 and, for the formats of ``storage/blocks.py``, also as its rows of blocks.
+
 In a GGUF file the rows of a Llama's query and key projections have their rotary pairs interleaved. They are permuted to two halves, as in
 safetensors checkpoints.
 """
@@ -15,9 +17,10 @@ import numpy as np
 
 from ...errors import ModelError, UnavailableError, XpuError
 from ...protocols import Array
+from ...storage.blocks import BLOCK_FORMATS
 from ...types import DType, TensorSpec
 from .config import DecoderConfig
-from .data import Checkpoint
+from .data import UNQUANTIZED, Checkpoint, blocks_name
 from .gguf_check import check_gguf
 from .gguf_names import INTERLEAVED, config_facts, gguf_name, gguf_row, part_names
 from .text import TextCodec
@@ -70,7 +73,9 @@ def _opened(path: Path, who: str, reader: Any) -> Checkpoint:
     if unknown := sorted(arrays.others):
         do = "The model has a part that this release does not support."
         raise ModelError(who, "has unknown tensors", got=", ".join(unknown[:3]), do=do)
-    return Checkpoint(path.stem, config, arrays, arrays.specs, text=_text(fact), sources=(path,))
+    return Checkpoint(
+        path.stem, config, arrays, arrays.specs, text=_text(fact), sources=(path,), formats=arrays.formats
+    )
 
 
 def _with_biases(
@@ -112,7 +117,10 @@ def squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 class _Tensors(Mapping[str, Array]):
-    """Tensors by their names in a checkpoint, float32. Each access dequantizes the tensor."""
+    """Tensors by their names in a checkpoint, float32; under ``blocks_name`` the rows of those in blocks, which iteration omits.
+
+    Each access to floats dequantizes the tensor. ``formats``: the format of each tensor in the file.
+    """
 
     def __init__(self, tensors: Any, architecture: str, config: DecoderConfig) -> None:
         self._tensors: dict[str, Any] = {}
@@ -149,18 +157,31 @@ class _Tensors(Mapping[str, Array]):
             for n, s in shapes.items()
         }
         self.specs |= {n: TensorSpec(needed[n], DType.FLOAT32) for n in self._halves if n in needed}
+        self.formats = {n: str(t.tensor_type.name) for n, t in self._tensors.items()}
+        self._raw = {blocks_name(n): n for n, f in self.formats.items() if f in BLOCK_FORMATS}
+        halves = {n: t[_HALVES[0]].tensor_type.name for n, t in self._halves.items()}
+        self.formats |= {n: f if f in UNQUANTIZED else f"halves in {f}" for n, f in halves.items()}
 
     def __getitem__(self, name: str) -> Array:
-        shape = tuple(int(d) for d in self.specs[name].shape if isinstance(d, int))
+        own = self._raw.get(name, name)
+        shape = tuple(int(d) for d in self.specs[own].shape if isinstance(d, int))
+        if name in self._raw:
+            return self._in_halves(own, np.asarray(self._tensors[own].data).reshape(*shape[:-1], -1))
         if name in self._halves:
             keys, values = (_dequantized(self._halves[name][part]) for part in _HALVES)
             return np.concatenate([keys.swapaxes(1, 2), values], axis=1).reshape(shape)
-        array = _dequantized(self._tensors[name]).reshape(shape)
-        if name in self._heads:
-            heads = self._heads[name]
-            pairs = array.reshape(heads, shape[0] // heads // 2, 2, *shape[1:])
-            array = np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(shape)
-        return array
+        return self._in_halves(name, _dequantized(self._tensors[name]).reshape(shape))
+
+    def _in_halves(self, name: str, rows: Array) -> Array:
+        """Return the rows of queries or keys with their rotary pairs as two halves."""
+        if name not in self._heads:
+            return rows
+        heads = self._heads[name]
+        pairs = rows.reshape(heads, rows.shape[0] // heads // 2, 2, *rows.shape[1:])
+        return np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(rows.shape)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.specs or name in self._raw
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.specs)

@@ -73,7 +73,7 @@ def shard_of(checkpoint: Checkpoint, local: DecoderConfig, rank: int) -> Checkpo
         if source in checkpoint.specs
     }
     arrays = _Parts(checkpoint.arrays, sources, cuts)
-    return replace(checkpoint, config=local, arrays=arrays, specs=specs, files={})
+    return replace(checkpoint, config=local, arrays=arrays, specs=specs, files={}, formats={})
 
 
 class _Parts(Mapping[str, Array]):

@@ -8,16 +8,13 @@ codes; their only error is the rounding of scale and low to bfloat16.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-
 import numpy as np
 from numpy.typing import NDArray
 
 from ...casts import to
 from ...protocols import Array
 from ...types import DType
-from ..device import cpu
+from .parts import over_rows
 
 __all__ = ["fitted", "int4_groups", "int4_values"]
 
@@ -25,8 +22,6 @@ WIDTHS = (14.0, 15.0, 16.0, 17.0)
 """Steps between a group's minimum and maximum. 15 steps represent both; more clip both ends; 14 leave one code unused."""
 _ROUNDS = np.float32(1.5 * 2**23)
 """A float32 plus and minus this number is rounded to an integer."""
-_CHUNK = 1 << 18
-"""Elements per work item, so that intermediate arrays fit in a cache."""
 
 Floats = NDArray[np.float32]
 
@@ -50,9 +45,7 @@ def int4_groups(weight: Array, group: int) -> NDArray[np.int8]:
         scale_low = np.concatenate([bfloats & 255, bfloats >> 8], -1).astype(np.uint8)
         packed[part, :, group // 2 :] = scale_low.view(np.int8)
 
-    parts = list(_parts(len(rows), k))
-    with ThreadPoolExecutor(min(cpu().usable_cores, max(1, len(parts)))) as pool:
-        list(pool.map(chunk, parts))
+    over_rows(len(rows), k, chunk)
     return packed.reshape(*weight.shape[:-1], k // group, -1)
 
 
@@ -65,11 +58,6 @@ def int4_values(groups: NDArray[np.int8], group: int) -> Floats:
     scale_low = ((bytes_[..., :2] | bytes_[..., 2:] << 8) << 16).view(np.float32)
     values = scale_low[..., 1:] + scale_low[..., :1] * unpacked
     return np.asarray(values.reshape(*groups.shape[:-2], -1))
-
-
-def _parts(rows: int, k: int) -> Iterator[slice]:
-    step = max(1, _CHUNK // max(k, 1))
-    return (slice(at, min(at + step, rows)) for at in range(0, rows, step))
 
 
 def fitted(x: Floats) -> tuple[NDArray[np.uint8], Floats, Floats]:

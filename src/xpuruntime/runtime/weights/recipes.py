@@ -18,9 +18,11 @@ from ...casts import to
 from ...errors import FormatError, InputError
 from ...program.program import WeightTransformRecipe
 from ...program.recipe_check import infer_recipe, recipe_bytes, resolve
+from ...storage.blocks import GroupForm, block_groups, block_values
 from ...types import DType, TensorSpec
 from ..memory.layouts import to_memory
 from .int4 import int4_groups
+from .parts import over_rows
 
 __all__ = ["recipe_bytes", "run_recipe"]
 
@@ -132,7 +134,16 @@ def _gather(xs: Sequence[Array], a: Mapping[str, Any]) -> Array:
 def _scale(x: Array, dim: int | None) -> Array:
     """Return max|x| / 127 in float32 over all dims except ``dim``, with reduced dims of size 1; 1 where it is 0, so that zeros stay zeros."""
     reduced_dims = tuple(d for d in range(x.ndim) if d != dim)
-    largest = np.max(np.abs(x.astype(np.float64)), axis=reduced_dims, keepdims=True, initial=0.0)
+    if dim == 0 and x.ndim > 1 and x.size:
+        rows = x.reshape(len(x), -1)
+        largest = np.empty((len(x), *(1 for _ in reduced_dims)), np.float64)
+
+        def part(at: slice) -> None:
+            largest[at] = np.abs(rows[at].astype(np.float64)).max(1).reshape(-1, *(1 for _ in reduced_dims))
+
+        over_rows(len(rows), rows.shape[1], part)
+    else:
+        largest = np.max(np.abs(x.astype(np.float64)), axis=reduced_dims, keepdims=True, initial=0.0)
     scale = np.asarray((largest / 127.0).astype(np.float32))
     return np.where(scale == 0, np.float32(1), scale)
 
@@ -142,9 +153,46 @@ def _scale_int8(xs: Sequence[Array], a: Mapping[str, Any]) -> Array:
 
 
 def _quantize_int8(xs: Sequence[Array], a: Mapping[str, Any]) -> Array:
-    x = xs[0].astype(np.float64)
-    codes = np.rint(x / _scale(xs[0], a["dim"]).astype(np.float64))
-    return np.asarray(np.clip(codes, -127, 127).astype(np.int8))
+    x, scale = xs[0], _scale(xs[0], a["dim"]).astype(np.float64)
+    codes = np.empty(x.shape, np.int8)
+
+    def part(at: slice) -> None:
+        own = scale[at] if scale.ndim and len(scale) > 1 else scale
+        quotient = x[at].astype(np.float64)
+        quotient /= own
+        codes[at] = np.clip(np.rint(quotient, out=quotient), -127, 127, out=quotient)
+
+    if x.ndim:
+        over_rows(len(x), x.size // max(1, len(x)), part)
+    else:
+        codes[...] = np.clip(np.rint(x.astype(np.float64) / scale), -127, 127)
+    return codes
+
+
+def _over_blocks(raw: Array, function: Callable[[Array], Array]) -> Array:
+    """Apply a function to rows of blocks."""
+    rows = raw.reshape(-1, raw.shape[-1])
+    if not len(rows):
+        return function(raw)
+    first = function(rows[:1])
+    result = np.empty((len(rows), *first.shape[1:]), first.dtype)
+
+    def part(at: slice) -> None:
+        result[at] = function(rows[at])
+
+    over_rows(len(rows), rows.shape[1], part)
+    return result.reshape(*raw.shape[:-1], *first.shape[1:])
+
+
+def _groups_of_blocks(xs: Sequence[Array], a: Mapping[str, Any]) -> Array:
+    form = GroupForm(a["bits"], a["group"], a["numbers"])
+    try:
+        return _over_blocks(xs[0], lambda rows: block_groups(rows, a["blocks"], form))
+    except ValueError as error:
+        do = "The file is damaged; weights: model reads it as it is."
+        raise FormatError(
+            "weight recipe", "cannot keep blocks as they are stored", got=error, do=do
+        ) from error
 
 
 def _arange(_: Sequence[Array], a: Mapping[str, Any]) -> Array:
@@ -190,6 +238,8 @@ STEPS: Mapping[str, Step] = {
     "scale_int8": _scale_int8,
     "quantize_int8": _quantize_int8,
     "groups_int4": lambda xs, a: int4_groups(xs[0], a["group"]),
+    "dequantize_blocks": lambda xs, a: _over_blocks(xs[0], lambda rows: block_values(rows, a["blocks"])),
+    "groups_of_blocks": _groups_of_blocks,
     "arange": _arange,
     "constant": _constant,
 }

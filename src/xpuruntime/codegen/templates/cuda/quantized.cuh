@@ -1,29 +1,34 @@
 // needs: gemv
 // quantized.cuh: few rows times a weight of 8- or 4-bit codes, bound by the bandwidth of reading the codes once; and the weight as floats.
 //
-// The weight is stored in tiles of 16 outputs: 1,024 bytes of codes (16 per thread: lane / 4 is the output, then those of eight outputs further on), and,
-// for 4 bits, scale and low of each output and group. A tile has STEP inputs: 64 of 8 bits, 128 of 4. Warps of a block split the steps
+// The weight is stored in tiles of 16 outputs: 1,024 bytes of codes (16 per thread: lane / 4 is the output, then those of eight outputs further on), and
+// the numbers of each output and group, if there are groups. A tile has STEP inputs: 64 of 8 bits, 128 of 4. Warps of a block split the steps
 // between them. Each warp copies its tiles by cp.async to a ring of its own, the first ones before griddep_wait.
 //
 // 16-bit floats: the codes are one operand of mma.m16n8k16, up to ROWS rows of x the other one (in shared memory, normalized). A 4-bit code c becomes
 // the float 16 + c by bit operations. The result of a group is scale sum((16 + c) a) + (low - 16 scale) sum(a); the second part is one more mma per
-// tile, whose inputs are the groups. It has the sum of a as two bfloat16 numbers. Other floats use FMAs.
+// tile, whose inputs are the groups, if both numbers are bfloat16: it has the sum of a as two bfloat16 numbers. Otherwise it is an FMA in float.
+// Other floats of x use FMAs.
 //
 // P: S (storage), T (tensor::Bf16 or F16; void: FMAs), m, n, k, ROWS (rows of x of a block), COLUMN_TILES (ROWS / 8, rounded up), BITS (8, 4), GROUP
-// (inputs of a scale), STEPS, TILES (of outputs, per half), SPLIT (warps), STAGES (tiles in flight per warp and half), TILES_PER_BLOCK, GATED, NORM,
+// (inputs of a scale; 0: all), NUMBERS (of a group, below), MATRICES (of `dequantize`), STEPS, TILES (of outputs, per half), SPLIT (warps), STAGES (tiles in flight per warp and half), TILES_PER_BLOCK, GATED, NORM,
 // ALIGNED, eps(). `finish` is that of gemv.cuh.
 namespace quantized {
 
 using tensor::Quad;
 using tensor::u32;
 
+// The numbers of a group: scale and low, in bfloat16 (their low bytes, then their high ones), float16 or float32; or float16 factors of the scale.
+enum { NONE, BFLOAT16, FLOAT16, PRODUCT, FLOAT32 };
+
 // Sizes that follow from P, and the block's shared memory.
 template <class P> struct Sizes {
-    static constexpr bool MMA = !same<typename P::T, void>;
-    static constexpr int STEP = P::BITS == 4 ? 128 : 64, GROUPS = P::BITS == 4 ? STEP / P::GROUP : 0, TILE = 1024 + 64 * GROUPS, HALVES = P::GATED ? 2 : 1,
+    static constexpr bool MMA = !same<typename P::T, void>, GROUPED = P::GROUP > 0;
+    static constexpr int STEP = P::BITS == 4 ? 128 : 64, GROUPS = GROUPED ? STEP / (GROUPED ? P::GROUP : 1) : 0, NUMBER_WORDS = P::NUMBERS == FLOAT32 ? 2 : 1,
+                         TILE = 1024 + 64 * GROUPS * NUMBER_WORDS, HALVES = P::GATED ? 2 : 1,
                          K = P::STEPS * STEP, THREADS = P::SPLIT * 32, ITEM = MMA ? 2 : 4, CHUNKS = K / 8,
                          // Bytes of a row of x: neighboring rows begin in other banks.
-                         ROW = K * ITEM + (P::BITS == 4 ? 64 : 16), OUTPUTS = 16 * HALVES,
+                         ROW = K * ITEM + (P::BITS == 4 ? 64 : GROUPED ? 32 : 16), OUTPUTS = 16 * HALVES,
                          RING = P::SPLIT * P::STAGES * HALVES * TILE, X = P::ROWS * ROW, SUMS = MMA ? P::STEPS * GROUPS * P::ROWS * 8 : 0,
                          NORMS = P::NORM ? (P::ROWS + P::ROWS * ((CHUNKS + 31) / 32)) * 4 : 0, SPLITS = 2 * P::SPLIT * OUTPUTS * P::ROWS * 4,
                          PARTS = SPLITS > NORMS ? SPLITS : NORMS, BYTES = RING + X + (SUMS + 15) / 16 * 16 + PARTS;
@@ -47,9 +52,16 @@ template <> struct Codes<tensor::F16> {
 template <int I> __device__ __forceinline__ float signed_byte(u32 flipped) {
     return __uint_as_float(__byte_perm(flipped, 0x4b000000u, 0x7540 + I)) - 8388736.0f;
 }
-// Scale and low of a group: their low bytes, then their high bytes.
-__device__ __forceinline__ float scale_of(u32 word) { return __uint_as_float(__byte_perm(word, 0, 0x2044)); }
-__device__ __forceinline__ float low_of(u32 word) { return __uint_as_float(__byte_perm(word, 0, 0x3144)); }
+struct ScaleLow { float scale, low; };
+// Scale and low from the words of a group.
+template <int NUMBERS> __device__ __forceinline__ ScaleLow numbers_of(const u32 *words) {
+    typedef tensor::F16 Half;
+    const u32 word = words[0];
+    if constexpr (NUMBERS == BFLOAT16) return {__uint_as_float(__byte_perm(word, 0, 0x2044)), __uint_as_float(__byte_perm(word, 0, 0x3144))};
+    else if constexpr (NUMBERS == FLOAT16) return {Half::low(word), Half::high(word)};
+    else if constexpr (NUMBERS == PRODUCT) return {Half::low(word) * Half::high(word), 0};
+    else return {__uint_as_float(word), __uint_as_float(words[1])};
+}
 
 // Code i of a word in the order of the inputs, as a float: 2**23 and the code are exact.
 template <int BITS> __device__ __forceinline__ float code(u32 word, int i) {
@@ -130,6 +142,13 @@ template <class P> struct Rows {
         }
         __syncthreads();
     }
+    // Write the sum of a group to shared memory.
+    __device__ __forceinline__ void keep(float sum, int r, int chunk, bool there) const {
+        if (!there || chunk % (P::GROUP / 8) != 0) return;
+        const int at = chunk / (P::GROUP / 8) * P::ROWS + r;
+        if constexpr (P::NUMBERS == BFLOAT16) sums[at] = pairs_of(sum);
+        else ((float *)sums)[at] = sum;
+    }
     // Write a chunk to shared memory: as operands, in the order of the codes' pairs, with the sums of its groups.
     __device__ __forceinline__ void put(const float (&a)[8], int r, int chunk, bool there) const {
         unsigned char *const to = rows + r * Z::ROW + chunk * 8 * Z::ITEM;
@@ -142,10 +161,16 @@ template <class P> struct Rows {
                 for (int i = 0; i < 4; ++i) words[i] = T::pack(a[i], a[i + 4]), sum += T::low(words[i]) + T::high(words[i]);
 #pragma unroll
                 for (int mask = 1; mask < P::GROUP / 8; mask *= 2) sum += __shfl_xor_sync(0xffffffffu, sum, mask);
-                if (there && chunk % (P::GROUP / 8) == 0) sums[chunk / (P::GROUP / 8) * P::ROWS + r] = pairs_of(sum);
+                keep(sum, r, chunk, there);
             } else {
+                float sum = 0;
 #pragma unroll
-                for (int i = 0; i < 4; ++i) words[i] = T::pack(a[2 * i], a[2 * i + 1]);
+                for (int i = 0; i < 4; ++i) words[i] = T::pack(a[2 * i], a[2 * i + 1]), sum += T::low(words[i]) + T::high(words[i]);
+                if constexpr (Z::GROUPED && P::NUMBERS != PRODUCT) {
+#pragma unroll
+                    for (int mask = 1; mask < P::GROUP / 8; mask *= 2) sum += __shfl_xor_sync(0xffffffffu, sum, mask);
+                    keep(sum, r, chunk, there);
+                }
             }
             if (there) *(Words *)to = Words{{words[0], words[1], words[2], words[3]}};
         } else if (there) {
@@ -184,17 +209,70 @@ template <class P> struct Tile {
     typedef typename P::T T;
     static constexpr int NT = P::COLUMN_TILES;
     struct alignas(4 * (Z::GROUPS ? Z::GROUPS : 1)) Scales { u32 x[Z::GROUPS ? Z::GROUPS : 1]; };
+    struct alignas(8) Two { u32 x[2]; };
 
     // The row of x that a lane multiplies: column lane / 4 of a tile of columns. Columns beyond the rows repeat the last one; nobody reads their sums.
     static __device__ __forceinline__ int row_of(int column) { return column < P::ROWS ? column : P::ROWS - 1; }
+
+    // The products of word j of each lane, from outputs g and g + 8: 32 inputs of 4 bits, or 16 of 8 in groups.
+    static __device__ __forceinline__ void words(float (&part)[NT][4], u32 u, u32 l, const unsigned char *const (&rows)[NT], int j) {
+        if constexpr (P::BITS == 4) {
+            const u32 first[4] = {Codes<T>::template four<0>(u), Codes<T>::template four<0>(l), Codes<T>::template four<1>(u), Codes<T>::template four<1>(l)};
+            const u32 second[4] = {Codes<T>::template four<2>(u), Codes<T>::template four<2>(l), Codes<T>::template four<3>(u), Codes<T>::template four<3>(l)};
+#pragma unroll
+            for (int i = 0; i < NT; ++i) {
+                const Quad b = tensor::load16(rows[i] + j * 64);
+                tensor::mma_m16n8k16<T>(part[i], first, b.x[0], b.x[1]);
+                tensor::mma_m16n8k16<T>(part[i], second, b.x[2], b.x[3]);
+            }
+        } else {
+            u ^= 0x80808080u, l ^= 0x80808080u;
+            const u32 a[4] = {Codes<T>::two(signed_byte<0>(u), signed_byte<1>(u)), Codes<T>::two(signed_byte<0>(l), signed_byte<1>(l)),
+                              Codes<T>::two(signed_byte<2>(u), signed_byte<3>(u)), Codes<T>::two(signed_byte<2>(l), signed_byte<3>(l))};
+#pragma unroll
+            for (int i = 0; i < NT; ++i) {
+                const Two b = *(const Two *)(rows[i] + j * 32);
+                tensor::mma_m16n8k16<T>(part[i], a, b.x[0], b.x[1]);
+            }
+        }
+    }
 
     static __device__ __forceinline__ void mma(float (&sums)[NT][4], const unsigned char *tile, const Rows<P> &x, int step) {
         const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
         const Quad upper = tensor::load16(tile + lane * 16), lower = tensor::load16(tile + 512 + lane * 16);
         const unsigned char *rows[NT];
 #pragma unroll
-        for (int i = 0; i < NT; ++i) rows[i] = x.rows + row_of(i * 8 + g) * Z::ROW + step * Z::STEP * 2 + t * (P::BITS == 4 ? 16 : 32);
-        if constexpr (P::BITS == 8) {
+        for (int i = 0; i < NT; ++i) rows[i] = x.rows + row_of(i * 8 + g) * Z::ROW + step * Z::STEP * 2 + t * (P::BITS == 4 ? 16 : Z::GROUPED ? 8 : 32);
+        if constexpr (P::NUMBERS > BFLOAT16) {
+            constexpr int WORD = 128 / P::BITS;  // inputs of the words j of four lanes
+            float part[NT][4];
+#pragma unroll
+            for (int j = 0; j < 4; ++j) {
+                if (j * WORD % P::GROUP == 0)
+#pragma unroll
+                    for (int i = 0; i < NT; ++i)
+#pragma unroll
+                        for (int e = 0; e < 4; ++e) part[i][e] = 0;
+                words(part, upper.x[j], lower.x[j], rows, j);
+                if ((j + 1) * WORD % P::GROUP) continue;
+                const int group = j * WORD / P::GROUP;
+                float of[NT][2];
+#pragma unroll
+                for (int i = 0; i < NT; ++i)
+#pragma unroll
+                    for (int e = 0; e < 2; ++e)
+                        of[i][e] = P::NUMBERS == PRODUCT ? 0 : ((const float *)x.sums)[(step * Z::GROUPS + group) * P::ROWS + row_of(i * 8 + t * 2 + e)];
+#pragma unroll
+                for (int half = 0; half < 2; ++half) {
+                    const ScaleLow n = numbers_of<P::NUMBERS>((const u32 *)(tile + 1024) + ((g + half * 8) * Z::GROUPS + group) * Z::NUMBER_WORDS);
+                    const float low = P::BITS == 4 ? n.low - 16 * n.scale : n.low;
+#pragma unroll
+                    for (int i = 0; i < NT; ++i)
+#pragma unroll
+                        for (int e = 0; e < 2; ++e) sums[i][half * 2 + e] += n.scale * part[i][half * 2 + e] + low * of[i][e];
+                }
+            }
+        } else if constexpr (P::BITS == 8) {
 #pragma unroll
             for (int j = 0; j < 4; ++j) {
                 const u32 u = upper.x[j] ^ 0x80808080u, l = lower.x[j] ^ 0x80808080u;
@@ -207,8 +285,8 @@ template <class P> struct Tile {
                 }
             }
         } else {
-            const u32 *const words = (const u32 *)(tile + 1024);
-            const u32 above = t < Z::GROUPS ? words[g * Z::GROUPS + t] : 0, below = t < Z::GROUPS ? words[(g + 8) * Z::GROUPS + t] : 0;
+            const u32 *const numbers = (const u32 *)(tile + 1024);
+            const u32 above = t < Z::GROUPS ? numbers[g * Z::GROUPS + t] : 0, below = t < Z::GROUPS ? numbers[(g + 8) * Z::GROUPS + t] : 0;
             const u32 lows[4] = {__byte_perm(above, 0, 0x3131), __byte_perm(below, 0, 0x3131), __byte_perm(above, 0, 0x2020), __byte_perm(below, 0, 0x2020)};
 #pragma unroll
             for (int i = 0; i < NT; ++i) {
@@ -217,7 +295,7 @@ template <class P> struct Tile {
             }
             Scales scales[2];
 #pragma unroll
-            for (int half = 0; half < 2; ++half) scales[half] = ((const Scales *)words)[g + half * 8];
+            for (int half = 0; half < 2; ++half) scales[half] = ((const Scales *)numbers)[g + half * 8];
             float part[NT][4];
 #pragma unroll
             for (int j = 0; j < 4; ++j) {
@@ -226,19 +304,11 @@ template <class P> struct Tile {
                     for (int i = 0; i < NT; ++i)
 #pragma unroll
                         for (int e = 0; e < 4; ++e) part[i][e] = 0;
-                const u32 u = upper.x[j], l = lower.x[j];
-                const u32 first[4] = {Codes<T>::template four<0>(u), Codes<T>::template four<0>(l), Codes<T>::template four<1>(u), Codes<T>::template four<1>(l)};
-                const u32 second[4] = {Codes<T>::template four<2>(u), Codes<T>::template four<2>(l), Codes<T>::template four<3>(u), Codes<T>::template four<3>(l)};
-#pragma unroll
-                for (int i = 0; i < NT; ++i) {
-                    const Quad b = tensor::load16(rows[i] + j * 64);
-                    tensor::mma_m16n8k16<T>(part[i], first, b.x[0], b.x[1]);
-                    tensor::mma_m16n8k16<T>(part[i], second, b.x[2], b.x[3]);
-                }
+                words(part, upper.x[j], lower.x[j], rows, j);
                 if ((j + 1) * 32 % P::GROUP) continue;
 #pragma unroll
                 for (int half = 0; half < 2; ++half) {
-                    const float scale = scale_of(scales[half].x[j * 32 / P::GROUP]);
+                    const float scale = numbers_of<BFLOAT16>(scales[half].x + j * 32 / P::GROUP).scale;
 #pragma unroll
                     for (int i = 0; i < NT; ++i)
 #pragma unroll
@@ -252,18 +322,18 @@ template <class P> struct Tile {
 #pragma unroll 1
         for (int j = 0; j < 4; ++j) {
             constexpr int CODES = 32 / P::BITS;
-            const int k = step * Z::STEP + (P::BITS == 4 ? j * 32 + t * 8 : t * 16 + j * 4);
+            const int k = step * Z::STEP + (P::BITS == 4 ? j * 32 + t * 8 : Z::GROUPED ? j * 16 + t * 4 : t * 16 + j * 4);
             float w[2][CODES];
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
                 const u32 codes = *(const u32 *)(tile + half * 512 + lane * 16 + j * 4);
-                float scale = 1, low = 0;
-                if constexpr (P::BITS == 4) {
-                    const u32 word = ((const u32 *)(tile + 1024))[(g + half * 8) * Z::GROUPS + j * 32 / P::GROUP];
-                    scale = scale_of(word), low = low_of(word);
+                ScaleLow n = {1, 0};
+                if constexpr (Z::GROUPED) {
+                    const int group = j * (128 / P::BITS) / P::GROUP;
+                    n = numbers_of<P::NUMBERS>((const u32 *)(tile + 1024) + ((g + half * 8) * Z::GROUPS + group) * Z::NUMBER_WORDS);
                 }
 #pragma unroll
-                for (int e = 0; e < CODES; ++e) w[half][e] = low + scale * code<P::BITS>(codes, e);
+                for (int e = 0; e < CODES; ++e) w[half][e] = n.low + n.scale * code<P::BITS>(codes, e);
             }
 #pragma unroll
             for (int r = 0; r < P::ROWS; ++r) {
@@ -374,21 +444,22 @@ __device__ __forceinline__ void run(const typename P::S *x, const int8_t *w, con
             for (int h = 0; h < H; ++h) {
 #pragma unroll
                 for (int i = 0; i < P::SPLIT; ++i) of[h] += parts[(((tile & 1) * P::SPLIT + i) * Z::OUTPUTS + h * 16 + c) * P::ROWS + r];
-                if (P::BITS == 8) of[h] *= scales[h * P::n + tile * 16 + c];
+                if (!Z::GROUPED) of[h] *= scales[h * P::n + tile * 16 + c];
             }
             finish.write(row0 + r, tile * 16 + c, of[0], of[1], terms);
         }
     }
 }
 
-// The weight as rows of floats of type S, [HALVES n, k]. A thread writes PIECES pieces of eight inputs; neighboring threads have neighboring ones.
+// The weight as rows of floats of type S, [MATRICES n, k]; each half of a layer, or of an expert's matrix, is one. A thread writes PIECES pieces of eight inputs; neighboring threads have neighboring ones.
 // ALIGNED: k is a multiple of 8, and rows begin at 16 bytes.
 template <class P, int PIECES> __device__ __forceinline__ void dequantize(const int8_t *w, const float *scales, typename P::S *to) {
     typedef Sizes<P> Z;
     typedef typename P::S S;
-    constexpr long long TOTAL = (long long)Z::HALVES * P::n * Z::CHUNKS;
+    constexpr long long TOTAL = (long long)P::MATRICES * P::n * Z::CHUNKS;
     constexpr int WORDS = P::BITS / 4, PER_STEP = Z::STEP / 8;
-    u32 codes[PIECES][WORDS], scale[PIECES];
+    u32 codes[PIECES][WORDS];
+    ScaleLow numbers[PIECES];
 #pragma unroll
     for (int i = 0; i < PIECES; ++i) {
         const long long at = ((long long)blockIdx.x * PIECES + i) * blockDim.x + threadIdx.x;
@@ -396,22 +467,22 @@ template <class P, int PIECES> __device__ __forceinline__ void dequantize(const 
         const int row = (int)(at / Z::CHUNKS), chunk = (int)(at % Z::CHUNKS), step = chunk / PER_STEP, c = chunk % PER_STEP;
         const int h = row / P::n, column = row % P::n, in = column % 16;
         const int8_t *const tile = w + ((long long)(h * P::TILES + column / 16) * P::STEPS + step) * Z::TILE;
-        const int t = P::BITS == 4 ? c % 4 : c / 2, word = P::BITS == 4 ? c / 4 : c % 2 * 2;
+        const int t = P::BITS == 4 ? c % 4 : Z::GROUPED ? c % 2 * 2 : c / 2, word = P::BITS == 4 ? c / 4 : Z::GROUPED ? c / 2 : c % 2 * 2;
         const u32 *const from = (const u32 *)(tile + in * 64 + t * 16) + word;
 #pragma unroll
-        for (int j = 0; j < WORDS; ++j) codes[i][j] = from[j];
-        scale[i] = P::BITS == 4 ? ((const u32 *)(tile + 1024))[in * Z::GROUPS + c * 8 / P::GROUP] : __float_as_uint(scales[row]);
+        for (int j = 0; j < WORDS; ++j) codes[i][j] = from[j * (Z::GROUPED ? 4 : 1)];  // in groups, the next lane has the next word
+        if constexpr (Z::GROUPED) numbers[i] = numbers_of<P::NUMBERS>((const u32 *)(tile + 1024) + (in * Z::GROUPS + c * 8 / P::GROUP) * Z::NUMBER_WORDS);
+        else numbers[i] = {scales[row], 0};
     }
 #pragma unroll
     for (int i = 0; i < PIECES; ++i) {
         const long long at = ((long long)blockIdx.x * PIECES + i) * blockDim.x + threadIdx.x;
         if (at >= TOTAL) break;
         const int row = (int)(at / Z::CHUNKS), k = (int)(at % Z::CHUNKS) * 8;
-        const float by = P::BITS == 4 ? scale_of(scale[i]) : __uint_as_float(scale[i]), low = P::BITS == 4 ? low_of(scale[i]) : 0.0f;
         struct alignas(16) Values { S of[8]; } values;
 #pragma unroll
         for (int e = 0; e < 8; ++e)
-            store<1>(values.of + e, (typename storage_<S>::compute)(low + by * code<P::BITS>(codes[i][e * P::BITS / 32], e % (32 / P::BITS))));
+            store<1>(values.of + e, (typename storage_<S>::compute)(numbers[i].low + numbers[i].scale * code<P::BITS>(codes[i][e * P::BITS / 32], e % (32 / P::BITS))));
         S *const line = to + (long long)row * P::k + k;
         if (P::ALIGNED) {
             if (k < P::k) *(Values *)line = values;

@@ -25,7 +25,7 @@ from .gemv import GemvProblem, gemv_stage, gemv_tile_config
 from .generated import TILES, Tile
 from .text import calls_by_alignment, parts_of
 
-__all__ = ["KERNELS", "ExpertGemm", "ExpertGemv"]
+__all__ = ["KERNELS", "ExpertGemm", "ExpertGemv", "expert_operands", "reporting", "row_text"]
 
 _MAX_EXPERTS = 4096
 """Maximum experts of a launch: their tiles are counted in shared memory."""
@@ -34,7 +34,8 @@ _SIMT_ROWS = 64
 _THREADS = 256
 
 
-def _operands(call: NodeCall) -> list[Argument]:
+def expert_operands(call: NodeCall) -> list[Argument]:
+    """Return the arguments: rows, matrices, chosen experts, and the result."""
     names = ("a", "b", "ids")
     return [
         *(argument(call.tensor(i).spec, f"in{i}", name) for i, name in enumerate(names)),
@@ -42,7 +43,7 @@ def _operands(call: NodeCall) -> list[Argument]:
     ]
 
 
-def _row_text(p: ExpertProduct, pair: str) -> str:
+def row_text(p: ExpertProduct, pair: str) -> str:
     """Return the row of x of a pair."""
     return f"{pair} / {p.slots}" if p.shared_x and p.slots > 1 else pair
 
@@ -109,15 +110,15 @@ def _by_pair(call: NodeCall) -> LoweredCall:
     begin = [
         "griddep_wait();  // the experts may be those that the previous launch chose",
         "const int64_t pair = blockIdx.y;",
-        f"const auto *const left = a + ({_row_text(p, 'pair')}) * {p.k};",
+        f"const auto *const left = a + ({row_text(p, 'pair')}) * {p.k};",
         f"const auto *const right = b + index_in(ids[pair], {p.experts}) * {matrix};",
     ]
     problem = GemvProblem(
-        1, p.n, p.k, p.k, p.k, p.dtype, _operands(call), (), f"(int64_t)blockIdx.y * {p.n} + column", False, 1.0, p.act,
+        1, p.n, p.k, p.k, p.k, p.dtype, expert_operands(call), (), f"(int64_t)blockIdx.y * {p.n} + column", False, 1.0, p.act,
         p.halves == 2, count=p.pairs, begin=begin,
     )  # fmt: skip
     stage = gemv_stage(call, gemv_tile_config(1, p.n, p.k, p.dtype, p.halves == 2), problem)
-    return LoweredCall((_reporting(stage, "movement"),), accumulates=_accumulates(p))
+    return LoweredCall((reporting(stage, "movement"),), accumulates=_accumulates(p))
 
 
 def _by_group(call: NodeCall, p: ExpertProduct, target: CodegenTarget) -> LoweredCall:
@@ -126,7 +127,7 @@ def _by_group(call: NodeCall, p: ExpertProduct, target: CodegenTarget) -> Lowere
     tile = _tile(p, target) if p.dtype in TAGS else None
     rows = _SIMT_ROWS if tile is None else tile.rows
     tiles = p.pairs // rows + min(p.experts, p.pairs)
-    a, b, ids, y = _operands(call)
+    a, b, ids, y = expert_operands(call)
     group = cuda_stage(
         f"group_{p.pairs}_by_{p.experts}", about(call, f"tiles of {rows} rows of one expert"),
         [ids, Argument("temp0", "table", "int32_t", written=True)],
@@ -138,11 +139,11 @@ def _by_group(call: NodeCall, p: ExpertProduct, target: CodegenTarget) -> Lowere
         products = _simt(call, p, arguments, tiles)
     else:
         products = _tensor(call, p, arguments, tiles, tile, target)
-    stages = (_reporting(group), products)
+    stages = (reporting(group), products)
     return LoweredCall(stages, temps=(4 * tiles * (rows + 1),), accumulates=_accumulates(p))
 
 
-def _reporting(stage: Stage, *parts: str) -> Stage:
+def reporting(stage: Stage, *parts: str) -> Stage:
     """Return a stage that reports an expert that does not exist."""
     return replace(stage, scratch_bytes=STATUS, parts=stage.parts | {*parts})
 
@@ -193,7 +194,7 @@ def _tensor(
         f"{head} KERNEL_rows(const tensor::u16 *x, const int32_t *table) : Base{{x, {p.k}}}, table(table) {{}}",
         f"{head} typename Base::Row row(int r) const {{",
         "        const int pair = table[r], there = pair < 0 ? 0 : pair;",
-        f"        return typename Base::Row{{this->base + (int64_t)({_row_text(p, 'there')}) * {p.k}, pair >= 0}};",
+        f"        return typename Base::Row{{this->base + (int64_t)({row_text(p, 'there')}) * {p.k}, pair >= 0}};",
         "    }",
         "};",
         *_finish(p, arguments[-1], "float"),
@@ -234,7 +235,7 @@ def _simt(call: NodeCall, p: ExpertProduct, arguments: list[Argument], tiles: in
         f"struct KERNEL_a {{ const {kind} *at; const int32_t *table;",
         f"{head} {sums} operator()(int64_t row, int64_t k) const {{",
         "        const int64_t pair = table[row];",
-        f"        return pair < 0 ? ({sums})0 : ({sums})load<1>(at + (({_row_text(p, 'pair')}) * {p.k} + k));",
+        f"        return pair < 0 ? ({sums})0 : ({sums})load<1>(at + (({row_text(p, 'pair')}) * {p.k} + k));",
         "    }",
         "};",
         f"struct KERNEL_b {{ const {kind} *at;",

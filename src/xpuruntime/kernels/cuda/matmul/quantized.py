@@ -1,4 +1,5 @@
-"""Linear layers with weights of fewer bits on CUDA: ``matmul/int8_weights`` and ``matmul/int4_weights`` (groups of 32, 64 or 128 inputs).
+"""Linear layers with weights of fewer bits on CUDA: ``matmul/int8_weights``, ``matmul/int4_weights`` (groups of 32, 64 or 128 inputs), and
+``matmul/stored_weights`` (the groups of a GGUF file's blocks).
 
 Few rows are bandwidth-bound: the kernel of ``templates/cuda/quantized.cuh`` reads the codes once, on tensor cores for 16-bit floats. For more rows, a
 first stage writes the weight as floats to a workspace, and cuBLASLt multiplies it; under ``batch_invariant``, or without cuBLASLt, our own GEMM. Codes and scales are those of the CPU's kernels:
@@ -8,6 +9,7 @@ weights are quantized when they are loaded.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,12 +17,13 @@ from ....codegen.c_types import C_TYPES
 from ....codegen.target import CodegenTarget
 from ....decisions import Reason, Support
 from ....program.program import RecipeStep
+from ....storage.blocks import GroupForm
 from ....types import DType, TensorSpec
 from ...kernel import Kernel, LoweredCall, NodeCall, Packed, Stage
-from ...spec.linear import LinearLayer, why_not
+from ...spec.linear import LinearLayer, not_in_blocks, why_not
 from ..heavy import REFERENCE_SMS, TAGS, about, c_bool, constants, in_chunks, shared_limit
 from ..launch import Argument, LaunchConfig, blocks_for, cuda_stage
-from .gemv import gemv_finish, problem_of_layer
+from .gemv import GemvProblem, gemv_finish, problem_of_layer
 from .generated import Generated
 from .libraries import CublasLt
 from .text import parts_of
@@ -29,7 +32,10 @@ __all__ = [
     "KERNELS",
     "MAX_ROWS",
     "QuantizedConfig",
+    "QuantizedTiles",
     "QuantizedWeights",
+    "by_floats",
+    "product_stage",
     "quantized_config",
     "quantized_stage",
 ]
@@ -43,6 +49,8 @@ _STEP = {4: 128, 8: 64}
 """Inputs of a tile, by the bits of a code."""
 _CODES_BYTES = 1024
 """Bytes of a tile's codes."""
+_NUMBERS = {"": 0, "bfloat16": 1, "float16": 2, "product": 3, "float32": 4}
+"""Numbers of a group -> their index in the template."""
 _ROWS = {True: 16, False: 4}
 """Maximum rows of a block, with and without tensor cores."""
 _MANY_WARPS = 12
@@ -72,24 +80,28 @@ class QuantizedConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class _Tiles:
-    """The weight of a layer in tiles of 16 outputs. ``steps``: tiles along the inputs. ``tiles``: tiles along the outputs of a half."""
+class QuantizedTiles:
+    """The weight of a layer in tiles of 16 outputs, or the matrices of ``experts`` experts.
+
+    steps: tiles along the inputs. tiles: tiles along the outputs of a half.
+    """
 
     layer: LinearLayer
-    group: int
+    form: GroupForm | None
+    experts: int = 0
 
     @property
     def bits(self) -> int:
-        return 4 if self.group else 8
+        return self.form.bits if self.form else 8
 
     @property
     def groups(self) -> int:
-        """Scales of an output in a tile."""
-        return _STEP[4] // self.group if self.group else 0
+        """Groups of an output in a tile."""
+        return _STEP[self.bits] // self.form.group if self.form else 0
 
     @property
     def bytes(self) -> int:
-        return _CODES_BYTES + 4 * _OUTPUTS * self.groups
+        return _CODES_BYTES + (self.form.number_bytes * _OUTPUTS * self.groups if self.form else 0)
 
     @property
     def steps(self) -> int:
@@ -101,48 +113,65 @@ class _Tiles:
 
     @property
     def spec(self) -> TensorSpec:
-        return TensorSpec((self.layer.halves * self.tiles, self.steps, self.bytes), DType.INT8)
+        return TensorSpec((self.matrices * self.tiles, self.steps, self.bytes), DType.INT8)
+
+    @property
+    def matrices(self) -> int:
+        """Matrices of ``tiles`` tiles: each half of a layer, or of an expert."""
+        return max(1, self.experts) * self.layer.halves
 
     def shared(self, c: QuantizedConfig, mma: bool) -> int:
         """Return the shared memory of a block, as ``Sizes::BYTES`` of the template."""
         halves, k = self.layer.halves, self.steps * _STEP[self.bits]
         ring = c.split * c.stages * halves * self.bytes
-        x = c.rows * (k * (2 if mma else 4) + (64 if self.group else 16))
+        x = c.rows * (k * (2 if mma else 4) + (16 if self.form is None else 64 if self.bits == 4 else 32))
         sums = self.steps * self.groups * c.rows * 8 if mma else 0
         norms = 4 * c.rows * (1 + math.ceil(k / 256)) if self.layer.scale is not None else 0
         return ring + x + math.ceil(sums / 16) * 16 + max(norms, 2 * c.split * _OUTPUTS * halves * c.rows * 4)
 
-    def packed(self) -> Packed:
-        """Return the packing [outputs, inputs] -> tiles. Outputs and inputs beyond the weight are zeros."""
-        layer, (first, outputs) = self.layer, self.layer.even(_OUTPUTS)
-        rows, steps, k = layer.halves * self.tiles, self.steps, self.steps * _STEP[self.bits]
-        done = list(first)
-        if not self.group:  # scales are those of the weight before it is padded
-            done = [RecipeStep("quantize_int8", ("%in",), {"dim": 0}), *(_shifted(s) for s in first)]
+    def packed(self, *, stored: bool) -> Packed:
+        """Return the packing [outputs, inputs] -> tiles; ``stored``: of the outputs' groups. Outputs and inputs beyond the weight are zeros."""
+        layer, form, rows, steps = self.layer, self.form, self.matrices * self.tiles, self.steps
+        k = steps * _STEP[self.bits]
+        tail = [layer.k // form.group, form.bytes] if form is not None and stored else [layer.k]
+        done = self._experts_padded(tail) if self.experts else layer.padded(_OUTPUTS, tail)
+        if form is None:  # scales are those of the weight before it is padded
+            done = [RecipeStep("quantize_int8", ("%in",), {"dim": 0}), *(_shifted(s) for s in done)]
 
         def add(op: str, source: str | tuple[str, ...] = "", **attrs: Any) -> str:
             last = f"%{len(done) - 1}" if done else "%in"
             done.append(RecipeStep(op, source if isinstance(source, tuple) else (source or last,), attrs))
             return f"%{len(done) - 1}"
 
-        add("pad", begin=[0, 0], end=[rows * _OUTPUTS - outputs, k - layer.k])
-        if not self.group:
+        if form is None or not stored:
+            add("pad", begin=[0, 0], end=[0, k - layer.k])
+        else:
+            add("pad", begin=[0, 0, 0], end=[0, k // form.group - tail[0], 0])
+        if form is None:
             add("reshape", shape=[rows, 2, 8, steps, 4, 16])
             add("permute", order=[0, 3, 1, 2, 4, 5])
             add("reshape", shape=[rows, steps, _CODES_BYTES])
             return Packed(tuple(done), self.spec)
-        groups = add("groups_int4", group=self.group)
-        half = self.group // 2
-        add("slice", dim=2, begin=0, end=half)
+        groups = f"%{len(done) - 1}" if stored else add("groups_int4", group=form.group)
+        add("slice", groups, dim=2, begin=0, end=form.code_bytes)
         add("reshape", shape=[rows, 2, 8, steps, 4, 4, 4])
         add("permute", order=[0, 3, 1, 2, 5, 4, 6])
         codes = add("reshape", shape=[rows, steps, _CODES_BYTES])
-        add("slice", groups, dim=2, begin=half, end=half + 4)
-        add("reshape", shape=[rows, _OUTPUTS, steps, 4 * self.groups])
+        add("slice", groups, dim=2, begin=form.code_bytes, end=form.bytes)
+        add("reshape", shape=[rows, _OUTPUTS, steps, form.number_bytes * self.groups])
         add("permute", order=[0, 2, 1, 3])
-        scales = add("reshape", shape=[rows, steps, 4 * _OUTPUTS * self.groups])
-        add("concat", (codes, scales), dim=2)
-        return Packed(tuple(done), self.spec)
+        numbers = add("reshape", shape=[rows, steps, form.number_bytes * _OUTPUTS * self.groups])
+        add("concat", (codes, numbers), dim=2)
+        return Packed(tuple(done), self.spec, form if stored else None)
+
+    def _experts_padded(self, tail: list[int]) -> list[RecipeStep]:
+        """Return steps that pad each half of each expert's outputs to whole tiles, and put all outputs in one dim."""
+        n, padded, zeros = self.layer.n, self.tiles * _OUTPUTS, [0] * len(tail)
+        return [
+            RecipeStep("reshape", ("%in",), {"shape": [self.matrices, n, *tail]}),
+            RecipeStep("pad", ("%0",), {"begin": [0, 0, *zeros], "end": [0, padded - n, *zeros]}),
+            RecipeStep("reshape", ("%1",), {"shape": [self.matrices * padded, *tail]}),
+        ]
 
 
 def _shifted(step: RecipeStep) -> RecipeStep:
@@ -151,9 +180,9 @@ def _shifted(step: RecipeStep) -> RecipeStep:
     return replace(step, inputs=inputs)
 
 
-def quantized_config(layer: LinearLayer, group: int, limit: int) -> QuantizedConfig | None:
+def quantized_config(layer: LinearLayer, form: GroupForm | None, limit: int) -> QuantizedConfig | None:
     """Return the config for a layer; None if a row of x does not fit in the ``limit`` of shared memory."""
-    t, mma = _Tiles(layer, group), layer.dtype in TAGS
+    t, mma = QuantizedTiles(layer, form), layer.dtype in TAGS
     per_sm = t.tiles / REFERENCE_SMS
     if per_sm <= 2:
         split, per = _MANY_WARPS, 1
@@ -175,15 +204,17 @@ def quantized_config(layer: LinearLayer, group: int, limit: int) -> QuantizedCon
 
 @dataclass(frozen=True, slots=True)
 class QuantizedWeights(Kernel):
-    """Linear layers whose weight has codes of 4 bits in groups of ``group`` inputs, or of 8 bits (``group`` 0).
+    """Linear layers whose weight has codes in groups of a form, or of 8 bits with a scale per output (no form).
 
-    Results change, so only a policy that names the kernel uses it.
+    Only a policy that names the kernel uses it.
 
+    stored:    the groups are those of the blocks that a weight is stored in.
     libraries: whether cuBLASLt multiplies many rows, if it is installed.
     """
 
     name: str
-    group: int
+    form: GroupForm | None
+    stored: bool = False
     on_request: bool = True
     ops: tuple[str, ...] = ("linear", "fused_linear", "norm_linear")
     libraries: bool = True
@@ -192,6 +223,10 @@ class QuantizedWeights(Kernel):
         """Return the kernel that multiplies many rows by our own GEMM."""
         return replace(self, libraries=False)
 
+    def form_of(self, call: NodeCall) -> GroupForm | None:
+        """Return the form of a layer's weight."""
+        return call.tensor(1).groups if self.stored else self.form
+
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
         """Return yes for dense floats of at most 32 bits, and a constant weight."""
         refused = why_not(call)
@@ -199,15 +234,18 @@ class QuantizedWeights(Kernel):
             return refused
         layer = LinearLayer.of(call)
         if layer.dtype is DType.FLOAT64:
-            bits = "int4" if self.group else "int8"
-            return Support.no(Reason.DTYPE_UNSUPPORTED, f"{bits} weights are not supported for float64")
+            return Support.no(
+                Reason.DTYPE_UNSUPPORTED, "weights of 4 or 8 bits are not supported for float64"
+            )
+        if self.stored and call.tensor(1).groups is None:
+            return not_in_blocks(call)
         if call.op != "norm_linear":
             return Support.yes()
         if layer.m > MAX_ROWS:
             return Support.no(
                 Reason.SHAPE_UNSUPPORTED, f"at most {MAX_ROWS} rows are supported, got {layer.m}"
             )
-        if layer.m and quantized_config(layer, self.group, shared_limit(target)) is None:
+        if layer.m and quantized_config(layer, self.form_of(call), shared_limit(target)) is None:
             return Support.no(
                 Reason.SHAPE_UNSUPPORTED, f"a row of {layer.k} inputs does not fit in shared memory"
             )
@@ -215,28 +253,33 @@ class QuantizedWeights(Kernel):
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
         """Lower the call to one stage; for many rows, to one that writes the weight as floats and a GEMM."""
-        layer = LinearLayer.of(call)
+        layer, form = LinearLayer.of(call), self.form_of(call)
         if not layer.m * layer.n:
             return LoweredCall(())
-        config = quantized_config(layer, self.group, shared_limit(target)) if layer.m <= MAX_ROWS else None
+        config = quantized_config(layer, form, shared_limit(target)) if layer.m <= MAX_ROWS else None
         if config is not None:
-            lowered = LoweredCall((quantized_stage(call, self.group, config),))
+            lowered = LoweredCall((quantized_stage(call, form, config),))
         else:
-            lowered = _by_floats(call, self.group, target, libraries=self.libraries)
+            kernels = (CublasLt(), Generated())[not self.libraries :]
+            product = next(k for k in kernels if k.supports(call, target)).lower(call, target)
+            lowered = by_floats(call, QuantizedTiles(layer, form), product)
         scale = Packed(
             (RecipeStep("scale_int8", ("%in",), {"dim": 0}),),
             TensorSpec((layer.n * layer.halves,), DType.FLOAT32),
         )
-        extra = {} if self.group else {"extra0": (1, scale)}
-        return replace(lowered, weights={1: _Tiles(layer, self.group).packed()}, extra_weights=extra)
+        extra = {} if form else {"extra0": (1, scale)}
+        return replace(
+            lowered, weights={1: QuantizedTiles(layer, form).packed(stored=self.stored)}, extra_weights=extra
+        )
 
 
-def _struct(t: _Tiles, c: QuantizedConfig, *, norm: bool, aligned: bool) -> list[str]:
+def _struct(t: QuantizedTiles, c: QuantizedConfig, *, norm: bool, aligned: bool) -> list[str]:
     """Return the struct ``KERNEL_quantized`` of the template's parameters."""
     layer, mma = t.layer, t.layer.dtype in TAGS
     numbers = {
-        "m": layer.m, "n": layer.n, "k": layer.k, "ROWS": c.rows, "COLUMN_TILES": math.ceil(c.rows / 8), "BITS": t.bits, "GROUP": t.group,
-        "STEPS": t.steps, "TILES": t.tiles, "SPLIT": c.split, "STAGES": c.stages, "TILES_PER_BLOCK": c.tiles_per_block,
+        "m": layer.m, "n": layer.n, "k": layer.k, "ROWS": c.rows, "COLUMN_TILES": math.ceil(c.rows / 8), "BITS": t.bits,
+        "GROUP": t.form.group if t.form else 0, "NUMBERS": _NUMBERS[t.form.numbers if t.form else ""],
+        "MATRICES": t.matrices, "STEPS": t.steps, "TILES": t.tiles, "SPLIT": c.split, "STAGES": c.stages, "TILES_PER_BLOCK": c.tiles_per_block,
     }  # fmt: skip
     flags = {"GATED": layer.halves == 2, "NORM": norm, "ALIGNED": aligned}
     return [
@@ -250,34 +293,40 @@ def _struct(t: _Tiles, c: QuantizedConfig, *, norm: bool, aligned: bool) -> list
     ]
 
 
-def _weight_arguments(group: int) -> list[Argument]:
+def _weight_arguments(form: GroupForm | None) -> list[Argument]:
     codes = Argument("in1", "b", "int8_t")
-    return [codes] if group else [codes, Argument("extra0", "scales", "float")]
+    return [codes] if form else [codes, Argument("extra0", "scales", "float")]
 
 
-def quantized_stage(call: NodeCall, group: int, config: QuantizedConfig) -> Stage:
-    """Return the stage of few rows."""
-    s = problem_of_layer(call)
-    layer = LinearLayer.of(call)
-    t, mma = _Tiles(layer, group), layer.dtype in TAGS
+def quantized_stage(call: NodeCall, form: GroupForm | None, config: QuantizedConfig) -> Stage:
+    """Return the stage of few rows of a linear layer."""
+    return product_stage(call, QuantizedTiles(LinearLayer.of(call), form), config, problem_of_layer(call))
+
+
+def product_stage(
+    call: NodeCall, t: QuantizedTiles, config: QuantizedConfig, s: GemvProblem, begin: Sequence[str] = ()
+) -> Stage:
+    """Return the stage of few rows. ``begin``: lines that set ``left`` and ``right`` to the operands of a block, if it has its own."""
+    layer, form, mma = t.layer, t.form, t.layer.dtype in TAGS
     a, _, *rest = s.arguments
-    arguments = [a, *_weight_arguments(group), *rest]
+    arguments = [a, *_weight_arguments(form), *rest]
+    left, right = ("left", "right") if begin else ("a", "b")
     norm = "(const KERNEL_quantized::S *)nullptr" if s.scale is None else s.scale.name
     operands = [*dict.fromkeys(x.name for x, *_ in s.terms), "y"]
-    given = f"b, {norm}, {'nullptr' if group else 'scales'}, finish);"
+    given = f"{right}, {norm}, {'nullptr' if form else 'scales'}, finish);"
     before = _struct(t, config, norm=s.scale is not None, aligned=s.aligned)
-    body = [f"const KERNEL_finish finish = {{{', '.join(operands)}}};"]
+    body = [*begin, f"const KERNEL_finish finish = {{{', '.join(operands)}}};"]
     if s.aligned:
         before.append(
             "struct KERNEL_unaligned : KERNEL_quantized { static constexpr bool ALIGNED = false; };"
         )
-        pointers = " | ".join(f"(uint64_t){n}" for n in ("a", *([norm] if s.scale else [])))
+        pointers = " | ".join(f"(uint64_t){n}" for n in (left, *([norm] if s.scale else [])))
         body += [
-            f"if (({pointers}) % 16 == 0) quantized::run<KERNEL_quantized>(a, {given}",
-            f"else quantized::run<KERNEL_unaligned>(a, {given}",
+            f"if (({pointers}) % 16 == 0) quantized::run<KERNEL_quantized>({left}, {given}",
+            f"else quantized::run<KERNEL_unaligned>({left}, {given}",
         ]
     else:
-        body.append(f"quantized::run<KERNEL_quantized>(a, {given}")
+        body.append(f"quantized::run<KERNEL_quantized>({left}, {given}")
     launch = LaunchConfig(
         (math.ceil(t.tiles / config.tiles_per_block), math.ceil(layer.m / config.rows), 1),
         (config.split * 32, 1, 1),
@@ -287,28 +336,24 @@ def quantized_stage(call: NodeCall, group: int, config: QuantizedConfig) -> Stag
     stem = f"{'norm_' if s.scale else ''}int{t.bits}_{layer.m}x{layer.n * layer.halves}x{layer.k}"
     return cuda_stage(
         f"{stem}_{s.act}" if s.gated else stem,
-        about(call, f"{t.bits}-bit codes{f' in groups of {group}' if group else ''}, 16 outputs at a time, by {config.split} warps"),
+        about(call, f"{t.bits}-bit codes{f' in groups of {form.group}' if form else ''}, 16 outputs at a time, by {config.split} warps"),
         arguments, body, launch, before=[*before, *gemv_finish(s)], parts=parts_of(s.act, "quantized"), waits_itself=True,
         flops=2 * layer.m * layer.n * layer.halves * layer.k, bytes=t.spec.size_bytes or 0,
     )  # fmt: skip
 
 
-def _by_floats(call: NodeCall, group: int, target: CodegenTarget, *, libraries: bool) -> LoweredCall:
-    """Return the stages of many rows: the weight as floats in a workspace, then the product with it."""
-    layer = LinearLayer.of(call)
-    t = _Tiles(layer, group)
+def by_floats(call: NodeCall, t: QuantizedTiles, product: LoweredCall) -> LoweredCall:
+    """Return the stages of many rows: the weight as floats in a workspace, then ``product``, which multiplies it."""
+    layer, form = t.layer, t.form
     aligned = in_chunks(layer.dtype, layer.k) and layer.k % 8 == 0
-    body = [f"quantized::dequantize<KERNEL_quantized, {_PIECES}>(b, {'nullptr' if group else 'scales'}, to);"]
-    count = layer.halves * layer.n * t.steps * _STEP[t.bits] // 8
-    product = next(k for k in (CublasLt(), Generated())[not libraries :] if k.supports(call, target)).lower(
-        call, target
-    )
+    body = [f"quantized::dequantize<KERNEL_quantized, {_PIECES}>(b, {'nullptr' if form else 'scales'}, to);"]
+    count = t.matrices * layer.n * t.steps * _STEP[t.bits] // 8
     weight = f"temp{len(product.temps)}"
     to = Argument(weight, "to", C_TYPES[layer.dtype], written=True)
-    size = layer.halves * layer.n * layer.k * layer.dtype.bits // 8
+    size = t.matrices * layer.n * layer.k * layer.dtype.bits // 8
     widen = cuda_stage(
         f"floats_of_int{t.bits}_{layer.n}x{layer.k}", about(call, f"the weight's {t.bits}-bit codes as {layer.dtype.value}"),
-        [*_weight_arguments(group), to], body, LaunchConfig((blocks_for(count, _THREADS * _PIECES), 1, 1), (_THREADS, 1, 1)),
+        [*_weight_arguments(form), to], body, LaunchConfig((blocks_for(count, _THREADS * _PIECES), 1, 1), (_THREADS, 1, 1)),
         before=_struct(t, QuantizedConfig(1, 1, 2), norm=False, aligned=aligned), parts=frozenset({"quantized"}),
         bytes=size + (t.spec.size_bytes or 0),
     )  # fmt: skip
@@ -317,9 +362,10 @@ def _by_floats(call: NodeCall, group: int, target: CodegenTarget, *, libraries: 
 
 
 KERNELS: tuple[Any, ...] = (
-    QuantizedWeights("matmul/int8_weights", 0),
+    QuantizedWeights("matmul/int8_weights", None),
     *(
-        QuantizedWeights("matmul/int4_weights" + suffix, group)
+        QuantizedWeights("matmul/int4_weights" + suffix, GroupForm(4, group, "bfloat16"))
         for suffix, group in (("", 32), ("_64", 64), ("_128", 128))
     ),
+    QuantizedWeights("matmul/stored_weights", None, stored=True),
 )
