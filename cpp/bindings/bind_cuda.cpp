@@ -53,6 +53,24 @@ nb::tuple read_capsule(const nb::ndarray<nb::ro>& tensor) {
                           owner);
 }
 
+// A block of page-locked host memory as a byte array; None if there is no memory.
+nb::object pinned_block(std::shared_ptr<CudaBackend> self, size_t bytes) {
+    struct Owner {
+        std::shared_ptr<CudaBackend> backend;
+        void* block;
+    };
+    void* const block = [&] {
+        const nb::gil_scoped_release no_gil;
+        return self->allocate_pinned(bytes);
+    }();
+    if (block == nullptr) return nb::none();
+    nb::capsule owner(new Owner{std::move(self), block}, [](void* p) noexcept {
+        const std::unique_ptr<Owner> held(static_cast<Owner*>(p));
+        held->backend->release_pinned(held->block);
+    });
+    return nb::cast(nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>>(block, {bytes}, owner));
+}
+
 // Device memory as a DLPack capsule. `strides` are in elements.
 nb::object cuda_capsule(uintptr_t address, const std::vector<size_t>& shape,
                         const std::vector<int64_t>& strides, uint8_t code, uint8_t bits, int device,
@@ -174,6 +192,10 @@ void bind_backend(nb::module_& m) {
             "timing"_a = true, nb::sig("def event(self, timing: bool = True) -> CudaEvent | Status"))
         .def("memory", &CudaBackend::memory, NoGil(), "Return statistics of the device's pool.")
         .def("pinned", &CudaBackend::pinned, NoGil(), "Return statistics of the page-locked pool.")
+        .def("pinned_block", &pinned_block, "bytes"_a,
+             "Allocate a block of page-locked memory as a byte array; it returns to the pool with the last "
+             "array.",
+             nb::sig("def pinned_block(self, bytes: int) -> NDArray[numpy.uint8] | None"))
         .def("trim", &CudaBackend::trim, NoGil(), "Free cached memory; return the number of bytes.")
         .def("counters", &CudaBackend::counters)
         .def("declined", &CudaBackend::declined,

@@ -133,11 +133,11 @@ nb::object run_memory(PyExecutor& self, const PyWeightBindings& weights, const s
 
 nb::object make_executor(std::shared_ptr<Backend> backend, const Plan& plan,
                          const std::vector<std::tuple<nb::object, std::vector<Py_ssize_t>>>& io_specs,
-                         int contexts) {
+                         int contexts, std::shared_ptr<ArenaPool> arenas) {
     const bool copies_io = backend->is_asynchronous();
     auto result = [&] {
         const nb::gil_scoped_release no_gil;
-        return Executor::create(std::move(backend), plan, contexts);
+        return Executor::create(std::move(backend), plan, contexts, std::move(arenas));
     }();
     if (!result.status.ok()) return finish(result.status);
     PyExecutor executor{std::move(result.value), {}, copies_io};
@@ -301,11 +301,22 @@ void bind_runtime(nb::module_& m) {
             },
             nb::sig("def called_code(self) -> list[tuple[str, bytes]]"),
             "For each call, the name and the machine code of the function that a run calls.")
+        .def(
+            "run_bytes", [](const PyExecutor& self, bool host) { return self.core->run_bytes(host); },
+            "host"_a, "Return the bytes that a run takes from a pool; host: with copies of host arrays.")
         .def_prop_ro("counters", [](const PyExecutor& self) { return self.core->counters(); });
+    nb::class_<ArenaPool>(m, "ArenaPool", "Memory of runs that several executors of one device share.")
+        .def(nb::init<std::shared_ptr<Backend>>(), "backend"_a)
+        .def("set_limit", &ArenaPool::set_limit, "bytes"_a, "Limit the bytes of all arenas; 0 = no limit.")
+        .def("trim", &ArenaPool::trim, NoGil(), "Free idle arenas; return the number of bytes.")
+        .def_prop_ro("held_bytes", [](const ArenaPool& self) { return self.statistics().held_bytes; })
+        .def_prop_ro("peak_bytes", [](const ArenaPool& self) { return self.statistics().peak_bytes; })
+        .def_prop_ro("arenas", [](const ArenaPool& self) { return self.statistics().arenas; });
     m.def("make_executor", &make_executor, "backend"_a, "plan"_a, "io_specs"_a, "contexts"_a,
+          "arenas"_a = nb::none(),
           nb::sig("def make_executor(backend: Backend, plan: Plan, io_specs: Sequence[tuple[object, "
                   "Sequence[int]]], "
-                  "contexts: int) -> Executor | Status"));
+                  "contexts: int, arenas: ArenaPool | None = None) -> Executor | Status"));
     m.def("trust_arrays", &trust_arrays, "type"_a, "probe"_a, "address"_a, "dtype"_a, "first_dim"_a,
           nb::sig("def trust_arrays(type: object, probe: object, address: int, dtype: object, first_dim: "
                   "int) -> bool"),

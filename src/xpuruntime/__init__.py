@@ -40,6 +40,7 @@ _PUBLIC: dict[str, str] = {
     "PythonBackend": "runtime.backends",
     "Weights": "runtime.weights.load",
     "is_op_supported": "compiler.partition.support",
+    "empty_pinned": "runtime.memory.pool",
     "load_weights": "runtime.weights.load",
     "partition": "compiler.partition.partitioner",
     # porting: interfaces of compiler and runtime
@@ -183,6 +184,7 @@ if TYPE_CHECKING:
     from .runtime.execution.executor import Executor as Executor
     from .runtime.memory.buffer import DeviceBuffer as DeviceBuffer
     from .runtime.memory.buffer import NPUBuffer as NPUBuffer
+    from .runtime.memory.pool import empty_pinned as empty_pinned
     from .runtime.weights.load import Weights as Weights
     from .runtime.weights.load import load_weights as load_weights
     from .storage.store import Store as Store

@@ -481,10 +481,35 @@ class Executor:
         For each call, the name and the machine code of the function that a run calls.
         """
 
+    def run_bytes(self, host: bool) -> int:
+        """
+        Return the bytes that a run takes from a pool; host: with copies of host arrays.
+        """
+
     @property
     def counters(self) -> Counters: ...
 
-def make_executor(backend: Backend, plan: Plan, io_specs: Sequence[tuple[object, Sequence[int]]], contexts: int) -> Executor | Status: ...
+class ArenaPool:
+    """Memory of runs that several executors of one device share."""
+
+    def __init__(self, backend: Backend) -> None: ...
+
+    def set_limit(self, bytes: int) -> None:
+        """Limit the bytes of all arenas; 0 = no limit."""
+
+    def trim(self) -> int:
+        """Free idle arenas; return the number of bytes."""
+
+    @property
+    def held_bytes(self) -> int: ...
+
+    @property
+    def peak_bytes(self) -> int: ...
+
+    @property
+    def arenas(self) -> int: ...
+
+def make_executor(backend: Backend, plan: Plan, io_specs: Sequence[tuple[object, Sequence[int]]], contexts: int, arenas: ArenaPool | None = None) -> Executor | Status: ...
 
 def trust_arrays(type: object, probe: object, address: int, dtype: object, first_dim: int) -> bool:
     """
@@ -635,6 +660,11 @@ class CudaBackend(Backend):
 
     def pinned(self) -> MemoryStatistics:
         """Return statistics of the page-locked pool."""
+
+    def pinned_block(self, bytes: int) -> NDArray[numpy.uint8] | None:
+        """
+        Allocate a block of page-locked memory as a byte array; it returns to the pool with the last array.
+        """
 
     def trim(self) -> int:
         """Free cached memory; return the number of bytes."""

@@ -162,6 +162,8 @@ class Evidence:
     transfers:        copies since the session was opened, where they happen: ``h2d``, ``d2h`` and ``p2p`` (from GPU to GPU), with ``_bytes``;
                       ``inner_h2d``, ``inner_d2h`` and ``inner_p2p`` (of values inside the model); ``waits`` (of the host for the device). Empty if
                       nothing was copied or reported.
+    memory:           bytes of the device, from an engine that reports them: ``weights``, ``states``, ``runs`` (the most that runs had at a time),
+                      ``peak`` (the sum of these), ``bound`` (the least that weights, states and one run need), ``limit`` (of a policy).
     """
 
     engine: str
@@ -176,6 +178,7 @@ class Evidence:
     explained: Mapping[str, str] = field(default_factory=dict)
     binaries: tuple[CalledCode, ...] = ()
     transfers: Mapping[str, int] = field(default_factory=dict)
+    memory: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def times_from(self) -> str:
@@ -197,6 +200,7 @@ class Evidence:
             "explained": dict(self.explained),
             "binaries": [b.to_json() for b in self.binaries],
             "transfers": dict(self.transfers),
+            "memory": dict(self.memory),
         }
 
     @classmethod
@@ -215,6 +219,7 @@ class Evidence:
             explained={str(k): _text(v) for k, v in dict(data.get("explained", {})).items()},
             binaries=tuple(map(CalledCode.from_json, data.get("binaries", ()))),
             transfers={str(k): _count(v) for k, v in dict(data.get("transfers", {})).items()},
+            memory={str(k): _count(v) for k, v in dict(data.get("memory", {})).items()},
             **words,
         )
 

@@ -47,6 +47,7 @@ __all__ = [
     "HasKernelOptions",
     "HasRegions",
     "HasTarget",
+    "HoldsMemory",
     "KernelOptions",
     "ModelSource",
     "NodeRef",
@@ -420,6 +421,22 @@ class ShapeStore(Protocol):
 
     def put(self, shapes: Mapping[str, int], blob: bytes) -> None:
         """Store an artifact."""
+        ...
+
+
+@runtime_checkable
+class HoldsMemory(Protocol):
+    """An Executable that allocates the memory of its device itself, so that it can report and limit it."""
+
+    @property
+    def memory(self) -> Mapping[str, int]:
+        """Return ``Evidence.memory``."""
+        ...
+
+    def limit_memory(self, size: int) -> None:
+        """Limit the bytes of weights, states and runs together. A run waits while others have the memory. Raises OutOfMemory if weights and a
+        run do not fit, EngineUnavailable if the memory of a model's runs cannot be limited.
+        """
         ...
 
 

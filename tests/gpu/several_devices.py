@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -44,7 +45,8 @@ def link() -> dict[str, str]:
     facts = {}
     for name, command in (("topology", ["topo", "-m"]), ("nvlink", ["nvlink", "-s"])):
         done = subprocess.run(["nvidia-smi", *command], capture_output=True, text=True, check=False)
-        lines = [line.strip() for line in done.stdout.splitlines() if line.strip() and "Legend" not in line]
+        plain = re.sub(r"\x1b\[[0-9;]*m| \(UUID: [^)]*\)", "", done.stdout)
+        lines = [line.strip() for line in plain.splitlines() if line.strip() and "Legend" not in line]
         facts[name] = "; ".join(lines[:12])[:1500]
     return facts
 
@@ -107,6 +109,7 @@ def devices(report: Report, args: argparse.Namespace) -> Any:
         result = torch.from_numpy(feeds(0)["x"]).to("cuda:1")
         y = sessions["cuda:1"].run({"x": result})["y"]
         report.check(str(y.device) == "cuda:1", "an output is on the device of its session")
+        refused(report, "a session on cuda:7", lambda: xrt.InferenceSession(path, device="cuda:7"), XpuError, "cuda:7", str(len(cuda().devices)))  # fmt: skip
     first, second = executors["cuda:0"], executors["cuda:1"]
     here, there = (DeviceBuffer.from_numpy(feeds(0)["x"], n) for n in names)
     refused(
@@ -131,13 +134,12 @@ def devices(report: Report, args: argparse.Namespace) -> Any:
         "cuda:1",
     )
     count = len(cuda().devices)
-    for what, work in (
-        ("a device", lambda: xrt.Device("cuda:7")),
-        ("a session", lambda: xrt.InferenceSession(network(), device="cuda:7")),
-        ("an executor", lambda: Executor(programs["cuda:0"], "cuda:7")),
-        ("a target", lambda: compiled("cuda:7")),
+    for what, place, work in (
+        ("a device", "cuda:7", lambda: xrt.Device("cuda:7")),
+        ("an executor", "cuda:7", lambda: Executor(programs["cuda:0"], "cuda:7")),
+        ("a target", "CUDA device 7", lambda: compiled("cuda:7")),
     ):
-        refused(report, f"{what} on cuda:7", work, XpuError, "cuda:7", str(count))
+        refused(report, f"{what} on cuda:7", work, XpuError, place, str(count))
     before = [executors[n].backend.memory()["live_bytes"] for n in names]
     block = DeviceBuffer.from_numpy(np.zeros(1 << 24, np.float32), "cuda:1")
     after = [executors[n].backend.memory()["live_bytes"] for n in names]

@@ -37,6 +37,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "unobserved",
         "tensors",
         "streams",
+        "pooled",
+        "pinned",
     ],
 )
 def test_over_the_simulated_driver(case: str, built: Path) -> None:

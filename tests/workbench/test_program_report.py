@@ -12,6 +12,7 @@ from support.random_programs import random_program
 
 from xpuruntime import ir
 from xpuruntime.errors import InputError
+from xpuruntime.program.live_bytes import peak_bytes
 from xpuruntime.program.program import (
     BufferAllocation,
     BufferKind,
@@ -21,7 +22,7 @@ from xpuruntime.program.program import (
 )
 from xpuruntime.types import DType, TensorSpec
 from xpuruntime.workbench.programs.onnx_graph import DOMAIN, program_to_onnx
-from xpuruntime.workbench.programs.report import function_text, kernel_sources, peak_bytes, read_program
+from xpuruntime.workbench.programs.report import function_text, kernel_sources, read_program
 
 onnx = pytest.importorskip("onnx")
 

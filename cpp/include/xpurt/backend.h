@@ -60,6 +60,12 @@ struct StreamOrder {
     void* stream = nullptr;
 };
 
+// A point in the work of a run's stream.
+class StreamMark {
+  public:
+    virtual ~StreamMark() = default;
+};
+
 struct RecordedCall {
     const PreparedKernel* kernel = nullptr;
     const KernelCall* call = nullptr;  // outlives the recording
@@ -119,6 +125,12 @@ class Backend {
     virtual Status begin(RunState&, const StreamOrder&) { return {}; }
     // Finish a run on the caller's stream: record when the context may be used again.
     virtual Status end(RunState&) { return {}; }
+    // Set a mark, which is made if it is null, after the work that the run has queued so far.
+    virtual Status mark(RunState&, std::unique_ptr<StreamMark>&) { return {}; }
+    // Let later work of the run wait for a mark of another run.
+    virtual Status follow(RunState&, const StreamMark&) { return {}; }
+    // Wait for a mark.
+    virtual Status wait(const StreamMark&) { return {}; }
     // Copy from the host. The host memory may be reused on return.
     virtual Status send(Memory, size_t, const void*, size_t, RunState&) { return no_transfers(); }
     // Copy to the host. The host memory is filled when synchronize(state) returns.

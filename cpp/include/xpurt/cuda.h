@@ -123,6 +123,9 @@ class CudaBackend : public Backend {
 
     virtual MemoryStatistics memory() = 0;
     virtual MemoryStatistics pinned() = 0;
+    // Page-locked host memory, from and to which runs copy directly. Null when memory is exhausted.
+    virtual void* allocate_pinned(size_t bytes) noexcept = 0;
+    virtual void release_pinned(void* block) noexcept = 0;
     virtual int64_t trim() = 0;  // trims both pools; returns the number of bytes freed
     virtual CudaCounters counters() const = 0;
     // Why plans run as single launches although graphs are enabled; each reason once.

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "xpurt/arena_pool.h"
 #include "xpurt/backend.h"
 
 namespace xpurt {
@@ -76,10 +77,10 @@ struct Counters {
 
 class Executor {
   public:
-    // Prepare every kernel and record the plan. At most `contexts` runs are in flight at a time; each has an
-    // arena of its own.
-    static Result<std::unique_ptr<Executor>> create(std::shared_ptr<Backend> backend, Plan plan,
-                                                    int contexts);
+    // Prepare every kernel and record the plan. At most `contexts` runs are in flight at a time. Each takes
+    // an arena of `arenas`, whose backend is on the same device; without a pool each has an arena of its own.
+    static Result<std::unique_ptr<Executor>> create(std::shared_ptr<Backend> backend, Plan plan, int contexts,
+                                                    std::shared_ptr<ArenaPool> arenas = nullptr);
     ~Executor();
     Executor(const Executor&) = delete;
     Executor& operator=(const Executor&) = delete;
@@ -105,6 +106,10 @@ class Executor {
 
     // Bytes that a run needs for intermediate values and for the workspaces of libraries.
     size_t arena_bytes() const noexcept { return workspace_offset_ + workspace_bytes_; }
+    // The same, and copies of host arrays on a device with its own memory: what a run takes from a pool.
+    size_t run_bytes(bool host) const noexcept {
+        return host ? staging_offset() + io_staging_bytes_ : arena_bytes();
+    }
 
     // Stop the runs in flight after their current kernel.
     void cancel() noexcept { cancelled_.fetch_add(1); }
@@ -127,7 +132,7 @@ class Executor {
         std::unique_ptr<Context> context{};
     };
 
-    Executor(std::shared_ptr<Backend> backend, Plan plan, int contexts);
+    Executor(std::shared_ptr<Backend> backend, Plan plan, int contexts, std::shared_ptr<ArenaPool> arenas);
     Status prepare();
     static bool try_lock(ContextSlot& slot) noexcept;
     ContextSlot* try_acquire() noexcept;
@@ -137,13 +142,16 @@ class Executor {
     Status run_captured(uint64_t capture, const Run& run);
     Status closed() const;
     Status check_overlap(const Run& run) const;
-    Status run_in(Context& context, const Run& run);
-    Status submit(Context& context, const Run& run);
+    Status run_over(Context& context, const Run& run, bool keep);
+    Status run_in(Context& context, const Run& run, ArenaPool::Arena* pooled);
+    Status submit(Context& context, const Run& run, bool pooled);
     Status make_io_staging(Context& context);
     Status make_arena(Context& context, const Run& run);
+    size_t staging_offset() const noexcept { return (arena_bytes() + 255) / 256 * 256; }
     const uint32_t* names_for(EventRing& ring);
 
     const std::shared_ptr<Backend> backend_;
+    const std::shared_ptr<ArenaPool> arenas_;  // null: each context has an arena of its own
     const Plan plan_;
     std::vector<std::unique_ptr<PreparedKernel>> prepared_;
     std::vector<std::unique_ptr<Recording>> recordings_;

@@ -45,6 +45,8 @@ class MemoryPool {
     // exhausted.
     void* allocate(size_t bytes) noexcept;
     void release(void* block) noexcept;
+    // True if the memory is inside of a block in use.
+    bool owns(const void* memory, size_t bytes) const noexcept;
 
     // Return every cached block to the system. Returns the number of bytes.
     int64_t trim() noexcept;

@@ -32,6 +32,8 @@ WeightBindings::WeightBindings(std::vector<Memory> memory, bool exclusive) : mem
 // The memory of one run at a time. All sizes are fixed on creation.
 struct Executor::Context {
     Backend& backend;
+    ArenaPool* pool = nullptr;
+    ArenaPool::Arena* kept = nullptr;  // of the pool, if the context is that of a capture
     Memory arena = nullptr;
     Memory io_staging = nullptr;  // inputs and outputs on the device, for runs over host arrays
     void* scratch = nullptr;
@@ -40,26 +42,30 @@ struct Executor::Context {
     std::vector<void*> args;
     uint64_t weights_id = 0;  // whose addresses slots and args hold; 0 = none yet
 
-    explicit Context(Backend& owner) : backend(owner) {}
+    Context(Backend& owner, ArenaPool* arenas) : backend(owner), pool(arenas) {}
     ~Context() {
         state.reset();
+        if (kept != nullptr) pool->release(*kept);
         backend.release(arena);
         backend.release(io_staging);
         MemoryPool::host().release(scratch);
     }
 };
 
-Executor::Executor(std::shared_ptr<Backend> backend, Plan plan, int contexts)
+Executor::Executor(std::shared_ptr<Backend> backend, Plan plan, int contexts,
+                   std::shared_ptr<ArenaPool> arenas)
     : backend_(std::move(backend)),
+      arenas_(std::move(arenas)),
       plan_(std::move(plan)),
       slots_(std::make_unique<ContextSlot[]>(static_cast<size_t>(std::max(contexts, 1)))),
       slot_count_(std::max(contexts, 1)) {}
 
 Executor::~Executor() { close(); }
 
-Result<std::unique_ptr<Executor>> Executor::create(std::shared_ptr<Backend> backend, Plan plan,
-                                                   int contexts) {
-    std::unique_ptr<Executor> executor(new Executor(std::move(backend), std::move(plan), contexts));
+Result<std::unique_ptr<Executor>> Executor::create(std::shared_ptr<Backend> backend, Plan plan, int contexts,
+                                                   std::shared_ptr<ArenaPool> arenas) {
+    std::unique_ptr<Executor> executor(
+        new Executor(std::move(backend), std::move(plan), contexts, std::move(arenas)));
     XPURT_TRY(executor->prepare());
     return executor;
 }
@@ -147,7 +153,7 @@ void Executor::release(ContextSlot& slot) noexcept {
 }
 
 Result<std::unique_ptr<Executor::Context>> Executor::make_context() {
-    auto context = std::make_unique<Context>(*backend_);
+    auto context = std::make_unique<Context>(*backend_, arenas_.get());
     if (scratch_stride_ > 0) {
         const size_t bytes = scratch_stride_ * static_cast<size_t>(backend_->threads());
         context->scratch = MemoryPool::host().allocate(bytes);
@@ -194,8 +200,32 @@ Status Executor::run(const Run& run) {
     if (!guard.slot.context) {
         XPURT_ASSIGN_OR_RETURN(guard.slot.context, make_context());
     }
-    XPURT_TRY(make_arena(*guard.slot.context, run));
-    return run_in(*guard.slot.context, run);
+    return run_over(*guard.slot.context, run, false);
+}
+
+// Run over an arena: the caller's, one of the pool, or the context's own.
+Status Executor::run_over(Context& context, const Run& run, bool keep) {
+    const size_t bytes = run_bytes(run.host);
+    if (arenas_ == nullptr || run.arena != nullptr || bytes == 0) {
+        XPURT_TRY(make_arena(context, run));
+        return run_in(context, run, nullptr);
+    }
+    Run with_arena = run;
+    if (context.kept != nullptr) {
+        with_arena.arena = context.kept->memory;
+        return run_in(context, with_arena, nullptr);
+    }
+    bool allocated = false;
+    const ArenaPool::Request request{
+        bytes, &context, keep, &cancelled_, cancelled_.load(std::memory_order_relaxed), run.stop};
+    XPURT_ASSIGN_OR_RETURN(auto* const arena, arenas_->take(request, allocated));
+    if (allocated) allocations_.fetch_add(1, std::memory_order_relaxed);
+    if (keep) context.kept = arena;
+    with_arena.arena = arena->memory;
+    Status status = run_in(context, with_arena, arena);
+    Status given =
+        arenas_->give_back(*arena, context.state.get(), &context, run.order.on_caller_stream && !keep);
+    return status.ok() ? given : status;
 }
 
 // Allocate the context's arena, unless the caller provides one.
@@ -216,8 +246,7 @@ Status Executor::run_captured(uint64_t capture, const Run& run) {
     if (!context) {
         XPURT_ASSIGN_OR_RETURN(context, make_context());
     }
-    XPURT_TRY(make_arena(*context, run));
-    return run_in(*context, run);
+    return run_over(*context, run, true);
 }
 
 Status Executor::closed() const {
@@ -261,15 +290,16 @@ Status Executor::check_overlap(const Run& run) const {
     return {};
 }
 
-Status Executor::run_in(Context& context, const Run& run) {
+Status Executor::run_in(Context& context, const Run& run, ArenaPool::Arena* pooled) {
     const NvtxRange range(nvtx_active(), plan_.name);
     Status status;
     if (context.state == nullptr) {
-        status = submit(context, run);
+        status = submit(context, run, pooled != nullptr);
     } else {
         RunState& state = *context.state;
         if (status = backend_->begin(state, run.order); !status.ok()) return status;
-        status = submit(context, run);
+        if (pooled != nullptr) status = arenas_->follow(*pooled, &state, &context);
+        if (status.ok()) status = submit(context, run, pooled != nullptr);
         // Also after a failure: work that was queued before it still uses the context.
         Status ended = run.order.on_caller_stream ? backend_->end(state) : backend_->synchronize(&state);
         if (status.ok()) status = std::move(ended);
@@ -279,8 +309,6 @@ Status Executor::run_in(Context& context, const Run& run) {
 }
 
 Status Executor::make_io_staging(Context& context) {
-    if (io_offsets_.size() != static_cast<size_t>(plan_.inputs + plan_.outputs))
-        return invalid("the plan does not state the sizes of its inputs and outputs");
     if (io_staging_bytes_ == 0) return {};
     XPURT_ASSIGN_OR_RETURN(auto block, backend_->allocate(io_staging_bytes_));
     context.io_staging = block;
@@ -288,17 +316,20 @@ Status Executor::make_io_staging(Context& context) {
     return {};
 }
 
-Status Executor::submit(Context& context, const Run& run) {
+Status Executor::submit(Context& context, const Run& run, bool pooled) {
     Memory* const io_slots = context.slots.data() + plan_.first_input();
     const size_t inputs = static_cast<size_t>(plan_.inputs), outputs = static_cast<size_t>(plan_.outputs);
+    Memory io_staging = nullptr;
     if (run.host) {
-        if (context.io_staging == nullptr) XPURT_TRY(make_io_staging(context));
+        if (io_offsets_.size() != inputs + outputs)
+            return invalid("the plan does not state the sizes of its inputs and outputs");
+        if (!pooled && context.io_staging == nullptr) XPURT_TRY(make_io_staging(context));
+        io_staging = pooled ? advance(run.arena, static_cast<int64_t>(staging_offset())) : context.io_staging;
         for (size_t i = 0; i < inputs + outputs; ++i)
-            io_slots[i] = advance(context.io_staging, static_cast<int64_t>(io_offsets_[i]));
+            io_slots[i] = advance(io_staging, static_cast<int64_t>(io_offsets_[i]));
         for (size_t i = 0; i < inputs; ++i) {
             const size_t bytes = static_cast<size_t>(plan_.io_bytes[i]);
-            XPURT_TRY(
-                backend_->send(context.io_staging, io_offsets_[i], run.inputs[i], bytes, *context.state));
+            XPURT_TRY(backend_->send(io_staging, io_offsets_[i], run.inputs[i], bytes, *context.state));
             sent_.fetch_add(plan_.io_bytes[i], std::memory_order_relaxed);
         }
     } else {
@@ -361,8 +392,8 @@ Status Executor::submit(Context& context, const Run& run) {
     if (run.host)
         for (size_t i = 0; i < outputs; ++i) {
             const size_t bytes = static_cast<size_t>(plan_.io_bytes[inputs + i]);
-            XPURT_TRY(backend_->fetch(run.outputs[i], context.io_staging, io_offsets_[inputs + i], bytes,
-                                      *context.state));
+            XPURT_TRY(
+                backend_->fetch(run.outputs[i], io_staging, io_offsets_[inputs + i], bytes, *context.state));
             fetched_.fetch_add(plan_.io_bytes[inputs + i], std::memory_order_relaxed);
         }
     if (context.state == nullptr) XPURT_TRY(backend_->synchronize(nullptr));

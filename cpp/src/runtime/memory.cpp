@@ -52,6 +52,16 @@ void MemoryPool::release(void* block) noexcept {
     statistics_.cached_bytes += static_cast<int64_t>(size);
 }
 
+bool MemoryPool::owns(const void* memory, size_t bytes) const noexcept {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    auto entry = live_.upper_bound(const_cast<void*>(memory));
+    if (entry == live_.begin()) return false;
+    --entry;
+    const auto offset =
+        static_cast<size_t>(static_cast<const char*>(memory) - static_cast<char*>(entry->first));
+    return offset <= entry->second && bytes <= entry->second - offset;
+}
+
 int64_t MemoryPool::trim() noexcept {
     const std::lock_guard<std::mutex> lock(mutex_);
     const int64_t bytes = statistics_.cached_bytes;

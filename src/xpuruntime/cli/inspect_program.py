@@ -115,7 +115,7 @@ def _show_entry(point: EntryPoint, buffers: bool) -> None:
 
 
 def _show_plan(plan: ExecutionPlan, title: str, buffers: bool) -> None:
-    from ..workbench.programs.report import peak_bytes
+    from ..program.live_bytes import peak_bytes
 
     calls = [
         (i, c.kernel, c.library or c.symbol, c.tasks, _count(c.flops), size_text(c.bytes), " ".join(c.ops), ", ".join(c.nodes))

@@ -88,8 +88,8 @@ def _show(result: LockResult) -> None:
 
 def show_lock(lock: Lock) -> None:
     """Print what a lock pins: engines, regions, kernels by shape bucket, and validators."""
-    execution = lock.policy["execution"]
-    where = f"{' + '.join(lock.engines)} on {execution['target']}, {lock.threads} threads"
+    devices = dict.fromkeys(r.device for r in lock.regions) or (lock.policy["execution"]["target"],)
+    where = f"{' + '.join(lock.engines)} on {' + '.join(devices)}, {lock.threads} threads"
     print_line(f"{lock.model['name']} on {where}: plan {lock.plan[:12]}")
     for region in lock.regions:
         count = f"{len(region.nodes)} step{'s' if len(region.nodes) != 1 else ''}"

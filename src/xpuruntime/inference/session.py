@@ -26,6 +26,7 @@ from ..protocols import (
     Evidence,
     Executable,
     HasRegions,
+    HoldsMemory,
     ModelSource,
     ReportsDecisions,
     ReportsFallbacks,
@@ -222,11 +223,27 @@ class InferenceSession:
                 f"run_timeout_s cannot be enforced: runs of {selection.loaded.candidate.name} cannot be stopped",
                 do="Drop run_timeout_s, or name another engine.",
             )
+        if execution.memory_bytes is not None:
+            try:
+                self._limit_memory(execution.memory_bytes)
+            except BaseException:
+                self.close()
+                raise
         for warning in warnings:
             _log.warning("%s", warning)
         _log.info("%s", self._plan)
         if execution.autocast:
             _log.info("%s: the policy's autocast table is of training; precision decides here", who)
+
+    def _limit_memory(self, size: int) -> None:
+        """Apply the policy's ``memory_bytes``. Raises OutOfMemory, EngineUnavailable."""
+        if not isinstance(self._executable, HoldsMemory):
+            raise EngineUnavailable(
+                self._feeds.who,
+                f"memory_bytes cannot be enforced: {self._loaded.candidate.name} allocates memory itself",
+                do="Drop memory_bytes, or name engine='native'.",
+            )
+        self._executable.limit_memory(size)
 
     def _be_strict(self, selection: Selection, placement: Mapping[str, Evidence]) -> None:
         who = f"session({self._model.name!r})"
@@ -280,6 +297,14 @@ class InferenceSession:
     def executable(self) -> Executable:
         """Return the engine's form of the model, for tools that look inside a session."""
         return self._executable
+
+    @property
+    def memory(self) -> dict[str, int]:
+        """Return bytes of the session's device, as the receipt does: ``weights``, ``states``, ``runs`` (the most that runs had at a time), ``peak``
+        (the sum of these), ``bound`` (the least that weights, states and one run need) and ``limit`` (the policy's; 0 without one). Weights that
+        other sessions share are counted in each. Empty for engines that do not report memory.
+        """
+        return dict(self._executable.memory) if isinstance(self._executable, HoldsMemory) else {}
 
     @property
     def plan(self) -> Plan:

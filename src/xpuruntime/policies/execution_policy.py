@@ -47,6 +47,10 @@ class ExecutionPolicy(FileForm):
     caching: bool | None = of_kind(kinds.BOOLEAN, "keep compiled artifacts in the store")
     compile_timeout_s: float | None = of_kind(kinds.SECONDS, "time limit of compiling, in seconds")
     run_timeout_s: float | None = of_kind(kinds.SECONDS, "time limit of one run, in seconds")
+    memory_bytes: int | None = of_kind(
+        kinds.SIZE,
+        "limit of a session's device memory: weights, states and runs, in bytes or as text (512MiB)",
+    )
     engine_options: Mapping[str, Mapping[str, str | int | float]] | None = of_kind(
         kinds.OPTIONS, "vendor options by engine, with the vendor's names"
     )

@@ -342,6 +342,9 @@ def _evidence_text(region: str, evidence: Evidence, rows: int) -> list[str]:
     if any(evidence.transfers.values()):
         counted = ", ".join(f"{k.replace('_', ' ')} {v}" for k, v in evidence.transfers.items() if v)
         lines.append(f"    transfers since the session was opened: {counted}")
+    if evidence.memory:
+        counted = ", ".join(f"{k} {v}" for k, v in evidence.memory.items() if v)
+        lines.append(f"    bytes of memory: {counted}")
     for row in timed[:rows]:
         clock = (
             ""

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from .execution.executor import Executor
     from .execution.states import States
     from .memory.buffer import DeviceBuffer, NPUBuffer
-    from .memory.pool import MemoryPool, MemoryStatistics
+    from .memory.pool import MemoryPool, MemoryStatistics, empty_pinned
     from .streams.stream import Event, Stream
     from .weights.load import Weights, load_weights
 
@@ -68,6 +68,7 @@ __all__ = [
     "cpu",
     "cuda",
     "cuda_devices",
+    "empty_pinned",
     "libraries",
     "load_weights",
     "profile",
@@ -104,6 +105,7 @@ __getattr__, __dir__ = lazy_names(
         "cpu": "xpuruntime.runtime.device",
         "cuda": "xpuruntime.runtime.device",
         "cuda_devices": "xpuruntime.runtime.device",
+        "empty_pinned": "xpuruntime.runtime.memory.pool",
         "libraries": "xpuruntime.runtime.device",
         "load_weights": "xpuruntime.runtime.weights.load",
         "profile": "xpuruntime.profiler.trace",

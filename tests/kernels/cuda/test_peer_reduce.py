@@ -15,7 +15,7 @@ from xpuruntime.kernels.cuda.peer_reduce import PeerReduce
 from xpuruntime.testing.emulation.launches import EmulatedKernels
 from xpuruntime.types import DType
 
-WORDS, HEADER = PEER_BYTES // 4, 64
+WORDS, HEADER, BLOCKS = PEER_BYTES // 4, 256, 32
 
 
 class Box:
@@ -71,7 +71,7 @@ def test_every_rank_gets_the_sum_in_exchange_after_exchange(
             memory = {f"box{r}": b.bytes for r, b in enumerate(boxes)}
             kernels.launch("reduce", args | memory, blocks=stage.tasks)
             assert np.array_equal(y, total.astype(kind)), (exchange, rank)
-            assert list(boxes[rank].header[:3]) == [0, exchange, 0]
+            assert list(boxes[rank].header[: 1 + BLOCKS]) == [0, *[exchange] * BLOCKS]
             for receiver in range(ranks):  # what it sent
                 want = Box(ranks)
                 want.put(exchange, rank, xs[rank])

@@ -149,6 +149,17 @@ class CudaBackendImpl final : public CudaBackend {
     }
     Status begin(RunState& state, const StreamOrder& order) override { return of(state).begin(order); }
     Status end(RunState& state) override { return of(state).end(); }
+    Status mark(RunState& state, std::unique_ptr<StreamMark>& mark) override {
+        if (mark == nullptr) {
+            XPURT_ASSIGN_OR_RETURN(auto event, CudaEvent::make(device_, false));
+            mark = std::make_unique<CudaMark>(std::move(event));
+        }
+        return event_of(*mark).record(stream_of(state));
+    }
+    Status follow(RunState& state, const StreamMark& mark) override {
+        return event_of(mark).wait(stream_of(state));
+    }
+    Status wait(const StreamMark& mark) override { return event_of(mark).synchronize(); }
 
     Status submit(const Recording& recording, const Submission& submission) override {
         std::string declined;
@@ -192,6 +203,8 @@ class CudaBackendImpl final : public CudaBackend {
 
     MemoryStatistics memory() override { return device_->statistics(); }
     MemoryStatistics pinned() override { return device_->pinned().statistics(); }
+    void* allocate_pinned(size_t bytes) noexcept override { return device_->allocate_pinned(bytes); }
+    void release_pinned(void* block) noexcept override { device_->release_pinned(block); }
     int64_t trim() override { return device_->trim() + device_->pinned().trim(); }
     CudaCounters counters() const override {
         const std::lock_guard<std::mutex> lock(mutex_);
@@ -203,6 +216,14 @@ class CudaBackendImpl final : public CudaBackend {
     }
 
   private:
+    struct CudaMark final : StreamMark {
+        explicit CudaMark(std::unique_ptr<CudaEvent> made) : event(std::move(made)) {}
+        const std::unique_ptr<CudaEvent> event;
+    };
+    static const CudaEvent& event_of(const StreamMark& mark) {
+        return *static_cast<const CudaMark&>(mark).event;
+    }
+    CudaStream stream_of(RunState& state) const { return {device_, of(state).current(), false}; }
     static CudaRunState& of(RunState& state) { return static_cast<CudaRunState&>(state); }
 
     // Allocate memory that any stream may use immediately.

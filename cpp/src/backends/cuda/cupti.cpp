@@ -2,7 +2,7 @@
 #include "backends/cuda/cupti.h"
 
 #include <cstdlib>
-#include <memory>
+#include <vector>
 
 #include "backends/cuda/libraries/vendor_library.h"
 #include "base/log.h"
@@ -63,17 +63,15 @@ struct CuptiGraphData {
     CUgraphNode node, original;
 };
 
-struct FreeBuffer {
-    void operator()(uint8_t* p) const noexcept { std::free(p); }
-};
-
 // The state of the current session. CUPTI's buffer callbacks take no user data, so there is one per process.
 struct CuptiCollector {
     std::mutex session, mutex;
     CuptiTrace trace;
     const CuptiApi* functions = nullptr;
     size_t buffer_bytes = size_t{1} << 20;
-    int max_buffers = 64, buffers = 0;
+    int max_buffers = 64, in_use = 0;
+    // Never freed: after a forced flush, CUPTI may still complete records of other threads' work in a buffer.
+    std::vector<uint8_t*> idle;
 };
 
 CuptiCollector& collector() {
@@ -85,24 +83,36 @@ CuptiCollector& collector() {
 void on_buffer_requested(uint8_t** buffer, size_t* size, size_t* max_records) {
     CuptiCollector& state = collector();
     const std::lock_guard<std::mutex> lock(state.mutex);
-    const bool room = state.buffers < state.max_buffers;
     *max_records = 0;
-    *size = room ? state.buffer_bytes : 0;
-    *buffer = room ? static_cast<uint8_t*>(std::aligned_alloc(8, state.buffer_bytes)) : nullptr;
-    if (*buffer != nullptr) ++state.buffers;
+    *buffer = nullptr;
+    if (state.in_use < state.max_buffers) {
+        if (state.idle.empty()) {
+            *buffer = static_cast<uint8_t*>(std::aligned_alloc(8, state.buffer_bytes));
+        } else {
+            *buffer = state.idle.back();
+            state.idle.pop_back();
+        }
+    }
+    *size = *buffer == nullptr ? 0 : state.buffer_bytes;
+    if (*buffer != nullptr) ++state.in_use;
 }
 
-void on_buffer_completed(void*, uint32_t, uint8_t* buffer, size_t, size_t valid) {
-    const std::unique_ptr<uint8_t, FreeBuffer> buffer_owner(buffer);
+void on_buffer_completed(void*, uint32_t, uint8_t* buffer, size_t size, size_t valid) {
     CuptiCollector& state = collector();
     const std::lock_guard<std::mutex> lock(state.mutex);
-    if (buffer != nullptr) --state.buffers;
-    if (state.functions == nullptr || buffer == nullptr) return;
+    if (buffer == nullptr) return;
+    --state.in_use;
     uint8_t* record = nullptr;
-    while (valid > 0 && state.functions->cuptiActivityGetNextRecord(buffer, valid, &record) == 0)
+    while (valid > 0 && state.functions != nullptr &&
+           state.functions->cuptiActivityGetNextRecord(buffer, valid, &record) == 0)
         add_record(state.trace, record);
+    if (size == state.buffer_bytes)
+        state.idle.push_back(buffer);
+    else
+        std::free(buffer);  // a test has set another size
     size_t dropped = 0;
-    if (state.functions->cuptiActivityGetNumDroppedRecords(nullptr, 0, &dropped) == 0)
+    if (state.functions != nullptr &&
+        state.functions->cuptiActivityGetNumDroppedRecords(nullptr, 0, &dropped) == 0)
         state.trace.dropped += static_cast<int64_t>(dropped);
 }
 
@@ -227,8 +237,13 @@ uint64_t CuptiSession::graph_node_id(CUgraphNode node) const {
 CuptiTrace CuptiSession::end() {
     CuptiCollector& state = collector();
     set_external_id(0);
-    log_if_failed(*state.functions, "cuptiActivityFlushAll",
-                  state.functions->cuptiActivityFlushAll(flush_forced));
+    const auto flush = [&](uint32_t how) {
+        log_if_failed(*state.functions, "cuptiActivityFlushAll", state.functions->cuptiActivityFlushAll(how));
+        const std::lock_guard<std::mutex> lock(state.mutex);
+        return state.in_use;
+    };
+    // Buffers with records of work that other threads have not completed are left; they have ours, too.
+    if (flush(0) > 0) flush(flush_forced);
     CuptiTrace trace;
     {
         const std::lock_guard<std::mutex> lock(state.mutex);
@@ -253,6 +268,8 @@ void limit_records(size_t bytes, int buffers) {
     const std::lock_guard<std::mutex> lock(state.mutex);
     state.buffer_bytes = bytes;
     state.max_buffers = buffers;
+    for (uint8_t* const buffer : state.idle) std::free(buffer);  // of another size
+    state.idle.clear();
 }
 
 }  // namespace xpurt::cuda

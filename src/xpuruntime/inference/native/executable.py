@@ -24,6 +24,7 @@ from ...protocols import (
     CompilesShapes,
     EngineRequest,
     Evidence,
+    HoldsMemory,
     ModelSource,
     ReportsDecisions,
     ReportsKernels,
@@ -43,6 +44,7 @@ from .evidence_rows import explained_nodes
 from .executor_evidence import Observations, evidence_of
 from .library_refusals import sentence
 from .program_source import Compiled, Programs
+from .run_memory import RunMemory
 from .tensors import run_on_tensors
 
 __all__ = ["NativeExecutable"]
@@ -58,12 +60,19 @@ Examine: TypeAlias = "Callable[[Executor, Mapping[str, tuple[int, ...]], Mapping
 
 
 class NativeExecutable(
-    Stoppable, Bindable, TakesTensors, RunsTensors, CompilesShapes, ReportsDecisions, ReportsKernels
+    Stoppable,
+    Bindable,
+    TakesTensors,
+    RunsTensors,
+    CompilesShapes,
+    HoldsMemory,
+    ReportsDecisions,
+    ReportsKernels,
 ):
     """A loaded model, safe to call from several threads.
 
     A program for new shapes is opened at their first run. The engine option ``shape_buckets`` bounds how many stay open; evidence reports the
-    number and how often each was opened.
+    number and how often each was opened. Programs of all shapes share their weights, and the memory of their runs.
     """
 
     def __init__(self, model: ModelSource, request: EngineRequest, programs: Programs) -> None:
@@ -73,6 +82,7 @@ class NativeExecutable(
         self._order = tuple(s.name for s in model.inputs)
         self._named = tuple(s.name for s in model.outputs)
         self._device = Device(request.device)
+        self._memory = RunMemory(self._who, self._device.backend)
         self._buckets = Buckets(int(request.options.get("shape_buckets", _KEPT_SHAPES)))
         self._compiling = threading.Lock()
         self._states: States | None = None
@@ -213,13 +223,24 @@ class NativeExecutable(
             fallbacks=tuple(self._declined),
             explained=explained_nodes(executor.plan, self._model),
             counters=self.counters,
+            memory=self.memory,
         )
+
+    @property
+    def memory(self) -> Mapping[str, int]:
+        """Return ``Evidence.memory``. The weights of programs that were let go are not counted."""
+        return self._memory.report(self._buckets.executors)
+
+    def limit_memory(self, size: int) -> None:
+        """Limit the bytes of weights, states and runs together. Raises OutOfMemory, EngineUnavailable."""
+        self._memory.limit(size, self._buckets.executors)
 
     def close(self) -> None:
         """Free programs and weights; further runs raise RunError."""
         self._closed = True
         for executor in self._buckets.take_all():
             executor.close()
+        self._memory.close()
         self._only = self._last = None
 
     def _bucket(self, feeds: Mapping[str, Any]) -> Executor | None:
@@ -254,6 +275,7 @@ class NativeExecutable(
             weights = load_weights(source, program, self._device, shared=list(held))
             held.add(weights)
         executor.bind(weights)
+        self._memory.admit(executor, self._buckets.executors)
         if self._examine is not None:
             self._examined[executor] = self._examine(executor, shapes, feeds, began)
         self._states = executor.states
@@ -273,6 +295,7 @@ class NativeExecutable(
                     contexts=_ANY_NUMBER,
                     states=states,
                     policy=SETTLED,
+                    arenas=self._memory.arenas,
                 )
             except KernelRefused as refused:
                 program, entry = self._programs.find_without(shapes, refused)

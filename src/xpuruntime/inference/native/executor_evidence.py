@@ -51,6 +51,7 @@ def evidence_of(
     options: Mapping[str, str] | None = None,
     explained: Mapping[str, str] | None = None,
     counters: Mapping[str, int] | None = None,
+    memory: Mapping[str, int] | None = None,
 ) -> Evidence:
     """Return the evidence of an executor.
 
@@ -58,6 +59,7 @@ def evidence_of(
     source:    whose run is timed, such as ``this session``.
     notes, fallbacks, options, explained: what the caller adds.
     counters:  those of all executors that the evidence is about; default: of this one.
+    memory:    of the executable, if it knows.
     """
     times, spreads = (None, None) if arrays is None else timed_calls(executor, arrays)
     observed = observations.of(executor, arrays)
@@ -79,6 +81,7 @@ def evidence_of(
         explained=explained or {},
         binaries=binaries_of(executor),
         transfers={} if executor.backend.core_is_host else copied,
+        memory=memory or {},
     )
 
 

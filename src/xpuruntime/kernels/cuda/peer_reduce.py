@@ -67,6 +67,7 @@ class PeerReduce(Kernel):
             LaunchConfig((blocks, 1, 1), (_THREADS, 1, 1)),
             before=before,
             parts=frozenset({"peer_reduce"}),
+            waits_itself=True,
             flops=count * call.attrs["ranks"],
             bytes=(x.size_bytes or 0) * (2 * call.attrs["ranks"] + (residual is not None)),
         )

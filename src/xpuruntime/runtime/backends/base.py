@@ -138,6 +138,18 @@ class RuntimeBackend(BackendBase, Backend):
         """
         raise self._without("memory pool")
 
+    def pinned_memory(self) -> dict[str, int]:
+        """Return the same statistics of page-locked host memory. Raises DeviceUnavailable if the device uses none."""
+        raise self._without("page-locked memory")
+
+    def allocate_pinned(self, size_bytes: int) -> NDArray[np.uint8]:
+        """Allocate page-locked host memory, from and to which runs copy without a copy in between. Raises OutOfMemory, DeviceUnavailable."""
+        raise self._without("page-locked memory")
+
+    def arena_pool(self) -> _core.ArenaPool | None:
+        """Return a pool of memory for runs that executors share; None if each executor has memory of its own."""
+        return None
+
     def trim(self) -> int:
         """Release cached memory. Return the number of bytes."""
         raise self._without("memory pool")

@@ -54,6 +54,9 @@ class CpuBackend(HostBackend):
 
     kind = "cpu"
 
+    def arena_pool(self) -> _core.ArenaPool:
+        return _core.ArenaPool(_core.cpu_backend(1))
+
     def core(self, program: CompiledProgram, plan: ExecutionPlan, threads: int) -> _core.Backend:
         return _core.cpu_backend(threads)
 

@@ -159,6 +159,16 @@ class CudaBackend(RuntimeBackend):
         """Return the same statistics for page-locked host memory."""
         return _statistics(self._core.pinned())
 
+    def allocate_pinned(self, size_bytes: int) -> NDArray[np.uint8]:
+        block = self._core.pinned_block(size_bytes)
+        if block is None:
+            got = f"{size_bytes} bytes, with {self.pinned_memory()['live_bytes']} in use"
+            raise OutOfMemory(f"device cuda:{self.index}", "cannot allocate page-locked host memory", got=got, do="Free other pinned arrays.")  # fmt: skip
+        return block
+
+    def arena_pool(self) -> _core.ArenaPool:
+        return _core.ArenaPool(self._core)
+
     def trim(self) -> int:
         """Release cached device and page-locked memory. Return the number of bytes."""
         return self._core.trim()

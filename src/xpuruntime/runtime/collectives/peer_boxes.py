@@ -15,8 +15,8 @@ from ..memory.buffer import DeviceBuffer, backend_of
 
 __all__ = ["PeerBoxes", "reach_each_other"]
 
-_HEADER = 64
-"""Bytes before the words: whether the group has ended, the number of the last exchange, blocks that are done."""
+_HEADER = 256
+"""Bytes before the words: whether the group has ended, and the number of the last exchange, once for each block of a launch."""
 
 
 def reach_each_other(devices: Sequence[Any]) -> bool:

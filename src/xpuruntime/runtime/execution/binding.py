@@ -56,11 +56,12 @@ def bind_plan(
     contexts: int,
     bodies: Bodies,
     communicator: int = 0,
+    arenas: _core.ArenaPool | None = None,
 ) -> Bound:
     """Build the core's executor for a plan. Raises BuildError if code cannot be loaded, FormatError for an inconsistent plan.
 
     bodies: executors of branches and loops, to which the plan's are added. communicator: the core's number of the one that collectives use; 0
-    without one.
+    without one. arenas: where runs take memory; None: from memory of their own.
     """
     who = f"program {program.name!r}"
     buffers = {b.name: b for b in plan.buffers}
@@ -124,7 +125,8 @@ def bind_plan(
         raise FormatError(who, "names a buffer or a binary that it does not have", got=error) from error
     trust_arrays()
     io_specs = [(s.dtype.numpy, s.shape) for s in (*entry.inputs, *entry.outputs)]
-    executor = _core.make_executor(backend.core(program, plan, threads), core_plan, io_specs, contexts)  # type: ignore[arg-type]
+    driver = backend.core(program, plan, threads)
+    executor = _core.make_executor(driver, core_plan, io_specs, contexts, arenas)  # type: ignore[arg-type]
     if isinstance(executor, _core.Status) and executor.refusals:
         refused = tuple(
             (plan.calls[i].kernel, plan.calls[i].nodes, reason) for i, reason, _ in executor.refusals

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from ... import _core
 from ...decisions import Candidate, Decision, Reason, Support
 from ...errors import KernelRefused, UnavailableError
 from ...program.program import CompiledProgram, EntryPoint, ExecutionPlan
@@ -65,6 +66,7 @@ def first_bound(
     contexts: int,
     bodies: Bodies,
     communicator: int = 0,
+    arenas: _core.ArenaPool | None = None,
 ) -> tuple[ExecutionPlan, Decision, Bound]:
     """Bind the first alternative that runs on this machine and whose calls no library refuses. Raises UnavailableError, KernelRefused,
     BuildError.
@@ -73,7 +75,7 @@ def first_bound(
     while True:
         plan, decision = choose_plan(program, entry, backend, refused)
         try:
-            bound = bind_plan(program, entry, plan, backend, threads, contexts, bodies, communicator)
+            bound = bind_plan(program, entry, plan, backend, threads, contexts, bodies, communicator, arenas)
         except KernelRefused as error:
             refused[next(i for i, p in enumerate(entry.plans) if p is plan)] = str(error.got)
             try:

@@ -56,6 +56,7 @@ class Executor:
     communicator: of a program with collectives: the rank that it runs as, on the same device.
     borrows_arena: runs on tensors take the memory of intermediate values from the tensors' library, and keep none between runs. The
               library must reuse memory in the order of the stream, as PyTorch does.
+    arenas:   ``arena_pool()`` of the backend, to share the memory of runs with other executors. Branches and loops have their own.
     policy:   takes precedence over ``with_policy`` and the environment. A demand that the program was not compiled for is an error
               (``docs/reference/policy-support.md``).
 
@@ -76,6 +77,7 @@ class Executor:
         bodies: Bodies | None = None,
         borrows_arena: bool = False,
         communicator: Communicator | None = None,
+        arenas: _core.ArenaPool | None = None,
     ) -> None:
         self.program: CompiledProgram = program
         self.entry: EntryPoint = program.entry(entry)
@@ -116,6 +118,7 @@ class Executor:
             contexts or cores,
             everything,
             0 if communicator is None else communicator.id,
+            arenas,
         )
         # The executor of a body does not own the others: the core would keep all of them alive.
         self._bodies = everything.executors if bodies is None else {}
@@ -355,6 +358,18 @@ class Executor:
         counts = {n: int(getattr(counters, n)) for n in names}
         counts["copies"] += self._arguments.converted
         return counts
+
+    @property
+    def run_bytes(self) -> int:
+        """Return the bytes of device memory that a run needs besides weights and states: intermediate values, workspaces of libraries, and
+        copies of host arrays. Branches and loops need more.
+        """
+        return self._core.run_bytes(self.backend.stages)
+
+    @property
+    def has_bodies(self) -> bool:
+        """Return True if the program has branches or loops, whose executors have memory of their own."""
+        return bool(self._bodies)
 
     @property
     def device(self) -> DeviceId:

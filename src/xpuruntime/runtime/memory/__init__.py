@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING
 from ...lazy import lazy_names
 
 if TYPE_CHECKING:
-    from .pool import MemoryPool, MemoryStatistics
+    from .pool import MemoryPool, MemoryStatistics, empty_pinned
 
-__all__ = ["MemoryPool", "MemoryStatistics"]
+__all__ = ["MemoryPool", "MemoryStatistics", "empty_pinned"]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "MemoryPool": "xpuruntime.runtime.memory.pool",
         "MemoryStatistics": "xpuruntime.runtime.memory.pool",
+        "empty_pinned": "xpuruntime.runtime.memory.pool",
     },
 )

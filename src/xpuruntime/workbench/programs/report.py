@@ -11,9 +11,10 @@ from typing import Any
 
 from ...codegen.cuda.cubin import KernelResources, kernels_in
 from ...errors import InputError
-from ...program.program import Binary, BufferKind, CompiledProgram, EntryPoint, ExecutionPlan, KernelCall
+from ...program.live_bytes import peak_bytes
+from ...program.program import Binary, CompiledProgram, EntryPoint, ExecutionPlan, KernelCall
 
-__all__ = ["ProgramReport", "kernel_sources", "peak_bytes", "read_program", "resources_of"]
+__all__ = ["ProgramReport", "kernel_sources", "read_program", "resources_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,19 +50,6 @@ def read_program(path: str | os.PathLike[str]) -> ProgramReport:
     """Open a program file. Raise FormatError."""
     program = CompiledProgram.load(path)
     return ProgramReport(Path(path), Path(path).stat().st_size, program)
-
-
-def peak_bytes(plan: ExecutionPlan) -> int:
-    """Return the peak of the scratch bytes that are live at one time. Fragmentation makes the arena larger."""
-    roots = [b for b in plan.buffers if b.kind is BufferKind.SCRATCH and b.root == b.name]
-    events = sorted(
-        (at, change) for b in roots for at, change in ((b.first, b.size_bytes), (b.last + 1, -b.size_bytes))
-    )
-    live = peak = 0
-    for _, change in events:
-        live += change
-        peak = max(peak, live)
-    return peak
 
 
 def _entry(entry: EntryPoint) -> dict[str, Any]:

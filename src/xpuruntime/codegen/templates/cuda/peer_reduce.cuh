@@ -1,4 +1,4 @@
-// needs: last_block
+// needs: prelude
 // peer_reduce: the sum of a vector over GPUs that write to each other's memory, in one launch.
 //
 // Each rank has a box in its own memory. A rank writes its words to the boxes of all others and waits for theirs in its own. A word is sent with
@@ -8,7 +8,8 @@
 // P: S (elements), N (number of elements), RANKS, WORDS (4-byte words that a box has for each rank), BLOCKS, THREADS, RESIDUAL.
 namespace peers {
 
-constexpr int HEADER = 64;  // bytes: whether the group has ended, the number of the last exchange, blocks that are done
+constexpr int HEADER = 256;  // bytes: whether the group has ended, then the number of the last exchange, once for each of MAX_BLOCKS blocks
+constexpr int MAX_BLOCKS = 32;
 constexpr uint32_t LONGEST_WAIT = 1u << 28, LOOKS = 1u << 12;
 typedef unsigned long long u64;
 
@@ -51,19 +52,23 @@ template <class P> struct Reduce {
         for (int i = 0; i < PER_WORD; ++i) sum[i] += load<1>(parts + i);
     }
 
-    // y = the sum of all ranks' x, plus the residual. `table`: the rank, then the address of each rank's box.
+    // y = the sum of all ranks' x, plus the residual. `table`: the rank, then the address of each rank's box. No launch writes the table.
+    // A block has a number of its own to read and write, so that no block waits for the others. All are equal after a launch.
     static INLINE_MEMBER void run(const S *x, const S *residual, const int64_t *table, S *y) {
         constexpr bool ALONE = P::RANKS == 1;  // then there is no box
+        static_assert(P::BLOCKS <= MAX_BLOCKS, "a number for each block");
         const int rank = ALONE ? 0 : (int)table[0];
+        int64_t boxes[P::RANKS];
+        for (int r = 0; r < P::RANKS; ++r) boxes[r] = ALONE ? 0 : table[1 + r];
         uint32_t *const own = ALONE ? nullptr : (uint32_t *)table[1 + rank];
-        const uint32_t exchange = ALONE ? 0 : *(volatile uint32_t *)(own + 1) + 1;
+        griddep_wait();
+        const uint32_t exchange = ALONE ? 0 : ((volatile uint32_t *)own)[1 + blockIdx.x] + 1;
         const int first = blockIdx.x * P::THREADS + threadIdx.x;
         for (int w = first; w < COUNT; w += P::BLOCKS * P::THREADS) {
             const u64 message = (u64)exchange << 32 | word_at(x, w);
-            for (int r = 1; r < P::RANKS; ++r) {
-                const int to = (rank + r) % P::RANKS;
-                ((volatile u64 *)slot(table[1 + to], exchange, rank))[w] = message;
-            }
+#pragma unroll
+            for (int to = 0; to < P::RANKS; ++to)
+                if (to != rank) ((volatile u64 *)slot(boxes[to], exchange, rank))[w] = message;
         }
         for (int w = first; w < COUNT; w += P::BLOCKS * P::THREADS) {
             float sum[PER_WORD] = {};
@@ -75,7 +80,10 @@ template <class P> struct Reduce {
                 store<1>(y + at, P::RESIDUAL ? sum[i] + load<1>(residual + at) : sum[i]);
             }
         }
-        if (!ALONE && is_last_block(own + 2, P::BLOCKS) && threadIdx.x == 0) own[1] = exchange;
+        if (ALONE) return;
+        __syncthreads();  // all threads have read the number
+        if (threadIdx.x == 0) own[1 + blockIdx.x] = exchange;
+        if (blockIdx.x == 0 && threadIdx.x >= P::BLOCKS && threadIdx.x < MAX_BLOCKS) own[1 + threadIdx.x] = exchange;
     }
 };
 
