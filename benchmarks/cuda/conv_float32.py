@@ -87,8 +87,8 @@ def configs(m: int, n: int, k: int, groups: int) -> list[FmaConfig]:
     return chosen
 
 
-def _turns(session: Any, x: torch.Tensor) -> list[tuple[float, Any]]:
-    """Return the shortest microseconds of each convolution from the previous launch's end to its own, and its last launch."""
+def _turns(session: Any, x: torch.Tensor, family: str = "conv/") -> list[tuple[float, Any]]:
+    """Return the shortest microseconds of each call of a family from the previous launch's end to its own, and its last launch."""
     session.run({session.input_info[0].name: x.numpy()})
     executor = session._executable._last
     rows: dict[int, tuple[float, Any]] = {}
@@ -98,7 +98,7 @@ def _turns(session: Any, x: torch.Tensor) -> list[tuple[float, Any]]:
             last = max(s.start_us + s.time_us for s in own)
             us = last - max(end, own[0].start_us if attempt == 0 else end)
             end = max(end, last)
-            if executor.plan.calls[at].kernel.startswith("conv/") and attempt:
+            if executor.plan.calls[at].kernel.startswith(family) and attempt:
                 rows[at] = min(rows.get(at, (us, own[-1])), (us, own[-1]), key=lambda r: r[0])
     return [rows[at] for at in sorted(rows)]
 

@@ -177,6 +177,11 @@ class Evidence:
     binaries: tuple[CalledCode, ...] = ()
     transfers: Mapping[str, int] = field(default_factory=dict)
 
+    @property
+    def times_from(self) -> str:
+        """Return the source of the times with its article: ``a profiled twin, ...``, ``this session, ...``."""
+        return self.time_source if self.time_source.startswith("this ") else f"a {self.time_source}"
+
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
         return {

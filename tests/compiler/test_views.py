@@ -13,7 +13,7 @@ from support.native import check
 
 from xpuruntime.compiler import compile as compile_graph
 from xpuruntime.compiler import views
-from xpuruntime.ir import Graph, GraphBuilder
+from xpuruntime.ir import Graph, GraphBuilder, parse
 from xpuruntime.types import Layout
 
 
@@ -140,3 +140,24 @@ def test_outputs_that_share_or_cut_a_value_are_copied() -> None:
     graph = b.build()
     assert copies(graph) == 3
     check(graph, {"x": np.random.default_rng(0).standard_normal((4, 6)).astype(np.float32)})
+
+
+def test_channels_that_were_last_are_stored_in_vectors() -> None:
+    """A block of ConvNeXt: what scales the rows writes them in order, although the next node reads channels first."""
+    text = """graph "g" {
+        input %x: float32[8, 96, 32, 32]
+        weight %k: float32[96, 96, 3, 3]
+        weight %w: float32[96, 96]
+        weight %s: float32[96]
+        %c: float32[8, 96, 32, 32] = convolution(%x, %k, stride=[1, 1], padding=[1, 1], dilation=[1, 1], groups=1)
+        %p: float32[8, 32, 32, 96] = permute(%c, dims=[0, 2, 3, 1])
+        %l: float32[8, 32, 32, 96] = linear(%p, %w)
+        %m: float32[8, 32, 32, 96] = mul(%l, %s)
+        %q: float32[8, 96, 32, 32] = permute(%m, dims=[0, 3, 1, 2])
+        %r: float32[8, 96, 32, 32] = add(%c, %q)
+        %y: float32[8, 96, 32, 32] = convolution(%r, %k, stride=[1, 1], padding=[1, 1], dilation=[1, 1], groups=1)
+        output "y" = %y
+    }"""
+    program = compile_graph(parse(text), target="cuda:h100-sxm")
+    (scaled,) = [c for c in program.entries[0].plans[0].calls if "mul" in c.ops]
+    assert scaled.options["grid"][0] == 8 * 96 * 32 * 32 // 4 // scaled.options["block"][0]

@@ -321,3 +321,19 @@ def test_evidence_is_of_the_run_that_it_is_asked_about() -> None:
             assert placed.runner._form_of({"n": rows}) is sizes[rows]
         assert sizes[3] is not sizes[700]
         assert placed.runner._form_of(None) is sizes[3], "the form of the last run, not the one opened last"
+
+
+def test_a_region_without_step_times_is_timed_as_one_step() -> None:
+    plan = partition(diamond(), place={"end*": "interpreter"}, absorb=False)
+    with DAGExecutor(plan, threads=1) as dag:
+        dag.execute({"x": X})
+        receipt = dag.receipt()
+    mine = [e for e in receipt.evidence.values() if e.engine == "interpreter"]
+    assert mine
+    for evidence in mine:
+        (row,) = evidence.rows
+        assert row.kernel == "interpreter: tanh"
+        assert row.time_us is not None
+        assert evidence.times_from == "this session, median of 5 timed runs"
+    assert "times from this session" in str(receipt)
+    assert "times from a this" not in str(receipt)

@@ -13,9 +13,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from examples.porting.edge_backend import EdgeBackend
 from examples.porting.edge_target import EdgeTarget
+from xpuruntime.cli.app import app
 from xpuruntime.compiler import compile as compile_graph
 from xpuruntime.compiler.partition.partitioner import PartitionPlan, partition
 from xpuruntime.decisions import Reason
@@ -226,7 +228,7 @@ def test_locks_of_others_are_refused(lock: Lock, tmp_path: Path) -> None:
         single = session.lock()
     with pytest.raises(LockError, match="is of a session on one engine"):
         DAGExecutor(GRAPH, lock=single)
-    with pytest.raises(LockError, match="model: "):
+    with pytest.raises(LockError, match="is of a DAGExecutor"):
         InferenceSession(model, lock=lock)
     b = GraphBuilder("other")
     b.output("y", b.relu(b.input("x", "float32[2]")))
@@ -244,3 +246,18 @@ def test_what_compile_fn_chooses_cannot_be_locked() -> None:
         run(dag)
         with pytest.raises(LockError, match="compile_fn"):
             dag.lock()
+
+
+def test_the_command_line_shows_and_compares_it(lock: Lock, tmp_path: Path) -> None:
+    file, rules = tmp_path / "dag.lock", tmp_path / "rules.yaml"
+    lock.save(file)
+    rules.write_text(
+        "version: 1\nrules:\n  - {rule: stays_on, device: cpu}\n  - {rule: engines, allow: [native, onnxruntime]}\n"
+    )
+    shown = CliRunner().invoke(app, ["inspect", str(file), "--html", str(tmp_path / "dag.html")])
+    assert shown.exit_code == 0, shown.output
+    assert f"plan {lock.plan[:12]}" in shown.output
+    assert CliRunner().invoke(app, ["diff", str(file), str(file)]).exit_code == 0
+    checked = CliRunner().invoke(app, ["check", str(file), "--rules", str(rules)])
+    assert checked.exit_code == 1, checked.output  # the interpreter has a node
+    assert "interpreter" in checked.output

@@ -284,7 +284,7 @@ def test_what_cannot_be_tuned_is_an_error(tuned: tuple[Path, Path], tmp_path: Pa
         tune(net(tmp_path / "open.onnx", "batch"), tmp_path / "t.json", OPTIONS)
     program = xrt.compile(xrt.load_onnx(model), target="cpu")
     program.save(tmp_path / "p.npubin", import_onnx(model)[1])
-    with pytest.raises(InputError, match="is compiled already"):
+    with pytest.raises(InputError, match="is a compiled program"):
         tune(tmp_path / "p.npubin", tmp_path / "t.json", OPTIONS)
     with pytest.raises(InputError, match="is a compiled program"):
         predict(tmp_path / "p.npubin", file)

@@ -33,13 +33,14 @@ def hostile_plan() -> Plan:
             "r0",
             kernel="conv/x" if k else "",
             reads=HOSTILE[max(0, k - 1) : k],
+            inputs=("x", "0: </script>") if k == 1 else (),
             spec="float32[n]",
         )
         for k, n in enumerate(HOSTILE)
     )
     decision = Decision("engine", "r0", Candidate("native on cpu", Reason.REQUESTED, "named"), ())
     return Plan(
-        {"name": "net", "digest": "0" * 64}, {}, (TensorSpec.parse("float32[n, 3]", "x"),), (),
+        {"name": "net", "digest": "0" * 64}, {}, (TensorSpec.parse("float32[n, 3]", "x"), TensorSpec.parse("int64[1]", "0: </script>")), (),
         (Region("r0", "native", "1", "cpu", "float32"),), nodes, (), (decision,),
     )  # fmt: skip
 
@@ -49,8 +50,13 @@ def test_an_onnx_graph_holds_every_node_edge_and_decision() -> None:
     onnx.checker.check_model(model)  # names, order of execution, types
     nodes = onnx.load_from_string(model.SerializeToString()).graph.node
     assert len({n.output[0] for n in nodes}) == len(HOSTILE)
-    assert [len(n.input) for n in nodes] == [0, 1, 1, 1, 1]
-    assert [list(n.input) for n in nodes[1:]] == [list(n.output) for n in nodes[:-1]]
+    assert [v.name for v in model.graph.input] == [
+        "x",
+        "input 0: </script>",
+    ]  # a node's result has the other name
+    assert [list(n.input)[:-1] for n in nodes[1:]] == [["x", "input 0: </script>"], [], [], []]
+    assert [list(n.input)[-1:] for n in nodes[1:]] == [list(n.output) for n in nodes[:-1]]
+    assert list(nodes[0].input) == []
     facts = {p.key: p.value for p in nodes[1].metadata_props}
     assert facts == {
         "family": "conv", "engine": "native", "device": "cpu", "kernel": "conv/x", "precision": "float32", "region": "r0",
@@ -58,6 +64,24 @@ def test_an_onnx_graph_holds_every_node_edge_and_decision() -> None:
     }  # fmt: skip
     decisions = {p.key: p.value for p in model.metadata_props}
     assert decisions["engine of r0"] == "engine for r0: native on cpu (requested: named)"
+
+
+def test_inputs_of_real_models_have_edges(tmp_path: Path) -> None:
+    path = tmp_path / "mlp.onnx"
+    save_small_mlp(path, np.random.default_rng(0))
+    xrt.compile(xrt.load_onnx(str(path)), target="cpu", shapes={"batch": 2}).save(tmp_path / "mlp.npubin")
+    plans = [xrt.partition(xrt.load_onnx(str(path)), place={"softmax": "onnxruntime"}).plan]
+    for file in (path, tmp_path / "mlp.npubin"):
+        with xrt.InferenceSession(file, engine="native", device="cpu") as session:
+            plans.append(session.plan)
+    for plan in plans:
+        written = snapshot_to_onnx(of_plan(plan, "p"))
+        onnx.checker.check_model(written)
+        assert [n.name for n in written.graph.node if "x" in n.input] == [
+            n.name for n in plan.nodes if n.inputs
+        ]
+        assert len([n for n in plan.nodes if n.inputs]) == 1
+        assert Plan.from_json(plan.to_json()) == plan
 
 
 def test_model_explorer_gets_a_graph_and_data_by_its_ids(tmp_path: Path) -> None:
@@ -174,5 +198,8 @@ def test_perfetto_s_own_classes_read_a_trace(tmp_path: Path) -> None:
     trace.ParseFromString((tmp_path / "t.pftrace").read_bytes())
     seen = [p.track_event.name for p in trace.packet if p.track_event.name]
     assert sorted(seen) == sorted(names)
-    steps = [a.int_value for p in trace.packet for a in p.track_event.debug_annotations]
+    notes = [a for p in trace.packet for a in p.track_event.debug_annotations]
+    steps = [a.int_value for a in notes if a.name == "step"]
     assert sorted(steps) == sorted(s.step for s in recorded.spans if s.step >= 0)
+    waits = [a.int_value for a in notes if a.name == "waited_ns"]
+    assert sorted(waits) == sorted(s.waited_ns for s in recorded.spans if s.waited_ns)

@@ -88,13 +88,14 @@ def _show(result: LockResult) -> None:
 
 def show_lock(lock: Lock) -> None:
     """Print what a lock pins: engines, regions, kernels by shape bucket, and validators."""
-    execution = lock.policy["execution"]
-    where = f"{' + '.join(lock.engines)} on {execution['target']}, {lock.threads} threads"
+    devices = dict.fromkeys(r.device for r in lock.regions) or (lock.policy["execution"]["target"],)
+    where = f"{' + '.join(lock.engines)} on {' + '.join(devices)}, {lock.threads} threads"
     print_line(f"{lock.model['name']} on {where}: plan {lock.plan[:12]}")
     for region in lock.regions:
-        print_line(
-            f"  {region.id}: {region.engine} {region.version} on {region.device}, {len(region.nodes)} steps"
-        )
+        count = f"{len(region.nodes)} step{'s' if len(region.nodes) != 1 else ''}"
+        unread = "" if region.outputs else ", which nothing reads"
+        engine = f"{region.engine} {region.version}".strip()
+        print_line(f"  {region.id}: {engine} on {region.device}, {count}{unread}")
     for program in lock.programs:
         sizes = ", ".join(f"{k}={v}" for k, v in program.shapes.items()) or "fixed shapes"
         kernels = ", ".join(f"{n} {k}" for k, n in Counter(c.kernel for c in program.calls).most_common())

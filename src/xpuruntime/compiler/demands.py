@@ -82,6 +82,7 @@ class Demands:
             product_multiple=self._product_multiple(),
             wide_products=self.phase == "train_backward",
             joins_readers=self.phase == "train_backward",
+            library_ops=all(t.kind == "cuda" for t in self.targets) and self.phase == "inference",
             storage=self._storage,
             peek=lambda weight: weight.array() if weight.data else self.weights.get(weight.name),
         )

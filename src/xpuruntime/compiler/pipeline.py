@@ -24,6 +24,7 @@ from ..decisions import Decision
 from ..errors import BuildError, FormatError, IrError, StrictError, XpuError
 from ..faults import FaultSubject, contained, foreign, part
 from ..ir import Graph, specialize, verify
+from ..ir.host_waits import decided_sizes
 from ..ir.shapes.bounds import bounds_of, outside, span
 from ..ir.shapes.settle import settled
 from ..kernels import offers
@@ -386,6 +387,14 @@ def _check_bounds(graph: Graph, shapes: Mapping[str, int]) -> None:
 
 
 def _check_static(graph: Graph) -> None:
+    if decided := decided_sizes(graph):
+        symbol, node = next(iter(decided.items()))
+        raise IrError(
+            f"graph {graph.name!r}",
+            f"has a size that the values of node {node!r} decide; native programs have static shapes",
+            got=symbol,
+            do="Open it with InferenceSession, where NumPy computes such nodes, or use a vendor engine.",
+        )
     if graph.symbols:
         raise IrError(
             f"graph {graph.name!r}",

@@ -199,6 +199,8 @@ def _written_permuted(graph: Graph, node: Node, layouts: dict[str, Layout], work
     producer = graph.producer(x)
     if producer is None or OPS[producer.op].view or graph.only_user(x) is not node or x in layouts:
         return
+    if node.outputs[0].name in layouts:  # row-major data is in the order of the result's layout already
+        return
     shape = _sizes(graph.spec(x))
     changed = {**layouts, x: Layout(tuple(node.attrs["dims"]), shape)}
     if works(producer, layouts) == works(producer, changed) != "":

@@ -8,7 +8,7 @@ from dataclasses import replace
 from ..decisions import Decision
 from ..program.plan import Plan, PlanNode, Region
 from ..protocols import ModelSource, ReportsDecisions, ReportsKernels
-from .models.edges import node_reads
+from .models.edges import node_inputs, node_reads
 from .models.node_facts import NodeDetail
 from .partitioned.mixed import MixedExecutable
 from .select import Selection
@@ -29,9 +29,17 @@ def first_plan(
 ) -> Plan:
     """Return the plan without IR details of its nodes, unless a kernel policy needs them: then ``details`` is called."""
     loaded = selection.loaded
-    reads = node_reads(model)
+    reads, inputs = node_reads(model), node_inputs(model)
     nodes = tuple(
-        PlanNode(n.name, n.op, family_of_ref(n), REGION, n.domain, reads=reads.get(n.name, ()))
+        PlanNode(
+            n.name,
+            n.op,
+            family_of_ref(n),
+            REGION,
+            n.domain,
+            reads=reads.get(n.name, ()),
+            inputs=inputs.get(n.name, ()),
+        )
         for n in model.nodes
     )
     region = Region(

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from .family import source_names
 from .graph import Graph
 from .ops.control import bodies_of
 from .parts import Node
 
-__all__ = ["HostWait", "decides_sizes", "host_waits"]
+__all__ = ["HostWait", "decided_sizes", "decides_sizes", "host_waits"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,18 @@ def decides_sizes(graph: Graph, node: Node) -> bool:
         *(graph.spec(v).symbols for v in node.values if graph.values[v].spec),
     )
     return any(v.spec is not None and not v.spec.symbols <= known for v in node.outputs)
+
+
+def decided_sizes(graph: Graph) -> dict[str, str]:
+    """Return the sizes that only a run knows, each with the name of the node whose values decide it."""
+    given = frozenset[str]().union(*(s.symbols for s in graph.input_specs))
+    found: dict[str, str] = {}
+    for node in graph.nodes:
+        for value in node.outputs:
+            if value.spec is not None:
+                name = source_names(node)[0]
+                found |= {s: name for s in sorted(value.spec.symbols - given) if s not in found}
+    return found
 
 
 def _waits(graph: Graph) -> Iterator[HostWait]:

@@ -56,6 +56,7 @@ class PassContext:
     product_multiple: extents of 16-bit products that ``align_products`` pads to; 1: it pads nothing.
     wide_products: whether ``widen_products`` computes gradients of weights in the dtype that they are converted to.
     joins_readers: whether ``fuse_pointwise`` also merges elementwise nodes that only read the same value.
+    library_ops: whether einsum and transposed convolutions are written as products and convolutions, which have the fast kernels.
     storage:    the float dtype in which ``cast_precision`` stores a node's result; None: the model's.
     """
 
@@ -68,5 +69,6 @@ class PassContext:
     product_multiple: int = 1
     wide_products: bool = False
     joins_readers: bool = False
+    library_ops: bool = False
     storage: Callable[[Node], DType | None] = _as_is
     peek: Callable[[Weight], NDArray[Any] | None] = _unseen

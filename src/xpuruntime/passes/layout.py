@@ -97,7 +97,7 @@ class _LayoutAssignment:
         for node in self.graph.nodes:
             if node.op == "permute" or self.keeps_channels(node):
                 self.nodes.append(node)
-                self.settle(node, node.op != "permute")
+                self.settle(node, node.op != "permute" or self.moves_channels_last(node))
             elif self.follows(node):
                 self.nodes.append(node)
                 self.settle(node, any(i in self.layouts and self.rank(i) == _rank(node) for i in node.values))
@@ -125,6 +125,13 @@ class _LayoutAssignment:
         if OPS[node.op].view != "reshape" or node.inputs[0] not in self.layouts or _rank(node) < 3:
             return False
         return node.spec.shape[:2] == self.graph.spec(str(node.inputs[0])).shape[:2] or node.op == "clone"
+
+    def moves_channels_last(self, node: Node) -> bool:
+        """Return whether the node moves the last dim of a row-major value to the channels: its data is channels-last already."""
+        last = len(node.attrs["dims"]) - 1
+        layout = None if node.outputs[0].spec is None else channels_last(node.spec, self.alignment)
+        moves = tuple(node.attrs["dims"]) == (0, last, *range(1, last)) and node.inputs[0] not in self.layouts
+        return moves and layout is not None and layout.alloc == node.spec.shape
 
     def rank(self, value: str) -> int:
         spec = self.graph.values[value].spec if value in self.graph.values else None

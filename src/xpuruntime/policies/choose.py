@@ -124,6 +124,10 @@ def choose(policy: KernelPolicy, facts: NodeFacts, offers: Sequence[Offer]) -> t
     return chosen.name, decision
 
 
+_EXACT_ENGINES = ("interpreter",)
+"""Engines whose results have the same bits in every run: NumPy computes each op in one order."""
+
+
 def vendor_keeps_to(policy: KernelPolicy, facts: NodeFacts, engine: str) -> Support:
     """Tell if a vendor engine can satisfy the limits that rules set for a node. Forced kernels are checked elsewhere.
 
@@ -138,7 +142,7 @@ def vendor_keeps_to(policy: KernelPolicy, facts: NodeFacts, engine: str) -> Supp
         limit, who = demands.limit
         why = f"{engine} does not report how much workspace {facts.node} needs; {who} allows {limit}"
         return Support.no(Reason.WORKSPACE_EXCEEDED, why, do=do)
-    if demands.exact:
+    if demands.exact and engine not in _EXACT_ENGINES:
         why = f"{engine} does not report if its kernel for {facts.node} is deterministic; {demands.exact} demands deterministic kernels"
         return Support.no(Reason.FORBIDDEN, why, do=do)
     if demands.invariant:

@@ -336,7 +336,7 @@ def _evidence_text(region: str, evidence: Evidence, rows: int) -> list[str]:
     timed = sorted(evidence.rows, key=lambda r: -(r.time_us or 0.0))
     total = sum(r.time_us or 0.0 for r in timed)
     source = f"placement from the {evidence.placement_source}"
-    source += f", times from a {evidence.time_source}" if evidence.time_source else ", no times"
+    source += f", times from {evidence.times_from}" if evidence.time_source else ", no times"
     lines = [f"  {region}: {evidence.engine} {evidence.version}, {len(timed)} steps, {source}"]
     lines += [f"    {line}" for line in _operands(evidence.rows)]
     if any(evidence.transfers.values()):

@@ -93,7 +93,7 @@ def _families(receipts: Sequence[tuple[str, Receipt]], series: Series) -> Drawin
 def _sources(receipts: Sequence[Receipt]) -> str:
     sources = {
         e.engine: f"{e.engine}: placement from the {e.placement_source}"
-        + (f", times from a {e.time_source}" if e.time_source else ", no times")
+        + (f", times from {e.times_from}" if e.time_source else ", no times")
         for r in receipts
         for e in r.evidence.values()
     }

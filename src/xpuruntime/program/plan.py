@@ -47,7 +47,7 @@ class PlanNode:
     spec:    type of its result, as ``float32[batch, 10]``; empty if unknown.
     lowered: the IR ops that it was lowered to; ``opaque: reason`` if only vendor engines support it; empty if it was not lowered.
     kernel:  the kernels that compute it (``matmul/gemv``); empty if it needs none, or if they are the engine's own or not chosen yet.
-    reads:   names of the nodes whose results it reads.
+    reads:   names of the nodes whose results it reads. inputs: names of the model's inputs that it reads.
     """
 
     name: str
@@ -59,6 +59,7 @@ class PlanNode:
     lowered: str = ""
     kernel: str = ""
     reads: tuple[str, ...] = ()
+    inputs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -240,6 +240,7 @@ def _named(name: str, spec: TensorSpec) -> TensorSpec:
 
 def _plan_node(graph: Graph, node: Node, region: str) -> PlanNode:
     opaque = node.op == "opaque"
+    inputs = {v.name for v in graph.inputs}
     producers = dict.fromkeys(p.name for v in node.values if (p := graph.producer(v)) and p.op != "constant")
     return PlanNode(
         name=node.name,
@@ -250,4 +251,5 @@ def _plan_node(graph: Graph, node: Node, region: str) -> PlanNode:
         spec="" if node.outputs[0].spec is None else str(node.outputs[0].spec),
         lowered=f"opaque: {node.attrs['reason']}" if opaque else "",
         reads=tuple(producers),
+        inputs=tuple(dict.fromkeys(v for v in node.values if v in inputs)),
     )

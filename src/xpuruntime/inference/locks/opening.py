@@ -80,6 +80,9 @@ class OpenLock:
         """Return the validators that failed if the lock declares a fallback. Raises LockError otherwise."""
         from ..lock_checks.validators import changed_validators, facts_request
 
+        if self.lock.model["format"] == "ir":
+            do = "Open it with DAGExecutor(graph, lock=...), or write one with InferenceSession.lock() or xpu lock."
+            raise LockError(f"lock {self.name}", "is of a DAGExecutor, and not of a session", do=do)
         changes = changed_validators(self.lock, model, facts_request(request))
         if changes and self.lock.on_mismatch == "error":
             raise self.error(model, "does not fit: something changed since it was written", changes)

@@ -1,4 +1,4 @@
-"""The edges of a model: for each node, the names of the nodes whose results it reads."""
+"""The edges of a model: for each node, the names of the nodes whose results it reads, and of the model's inputs that it reads."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ...ir import Graph
 from ...program.program import CompiledProgram, ExecutionPlan
 from ...protocols import ModelSource
 
-__all__ = ["call_reads", "node_reads"]
+__all__ = ["call_reads", "node_inputs", "node_reads"]
 
 
 def node_reads(model: ModelSource) -> Mapping[str, tuple[str, ...]]:
@@ -20,6 +20,42 @@ def node_reads(model: ModelSource) -> Mapping[str, tuple[str, ...]]:
             return _of_graph(model.graph[0])
     producers = {value: n.name for n in model.nodes for value in n.outputs}
     return {n.name: _distinct(producers[v] for v in n.inputs if v in producers) for n in model.nodes}
+
+
+def node_inputs(model: ModelSource) -> Mapping[str, tuple[str, ...]]:
+    """Return the names of the model's inputs that each node reads. Nodes that read none are left out."""
+    match model.format:
+        case "program":
+            found = _inputs_of_program(model.graph)
+        case "graph":
+            found = _inputs_of_graph(model.graph[0])
+        case _:
+            names = {s.name for s in model.inputs}
+            found = {n.name: _distinct(v for v in n.inputs if v in names) for n in model.nodes}
+    return {name: inputs for name, inputs in found.items() if inputs}
+
+
+def _inputs_of_graph(graph: Graph) -> dict[str, tuple[str, ...]]:
+    names, found = {v.name for v in graph.inputs}, dict[str, tuple[str, ...]]()
+    for node in graph.nodes:
+        read = tuple(v for v in node.values if v in names)
+        for source in node.sources:
+            name = source.name or node.name
+            found[name] = _distinct((*found.get(name, ()), *read))
+    return found
+
+
+def _inputs_of_program(program: CompiledProgram) -> dict[str, tuple[str, ...]]:
+    """Return the inputs that calls read, of their first node."""
+    found: dict[str, tuple[str, ...]] = {}
+    for entry in program.entries:
+        names, plan = {s.name for s in entry.inputs}, entry.plans[0]
+        roots = {b.name: b.root for b in plan.buffers}
+        for call in plan.calls:
+            read = tuple(v for v in (roots.get(i, i) for i in call.inputs) if v in names)
+            if call.nodes:
+                found[call.nodes[0]] = _distinct((*found.get(call.nodes[0], ()), *read))
+    return found
 
 
 def _distinct(names: Iterable[str]) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -58,18 +59,19 @@ def snapshot_to_onnx(snapshot: Snapshot) -> Any:
         ) from error
     nodes = snapshot_nodes(snapshot)
     order, values = _ordered(nodes), {n.name: f"{i}: {line(n.name)}" for i, n in enumerate(nodes)}
-    protos = []
+    plan, protos = plan_of(snapshot), []
+    given, known = _inputs(plan, set(values.values())), {n.name: n.inputs for n in plan.nodes} if plan else {}
     for node in order:
         facts = _facts(node)
-        inputs = [values[r] for r in node.reads if r in values]
+        inputs = [given[v] for v in known.get(node.name, ()) if v in given]
+        inputs += [values[r] for r in node.reads if r in values]
         op = str(facts.pop("op", "")) or "Node"
         proto = helper.make_node(op, inputs, [values[node.name]], name=line(node.name), domain=_DOMAIN)
         for key, value in facts.items():
             proto.metadata_props.add(key=key, value=value)
         protos.append(proto)
     read = {r for n in nodes for r in n.reads}
-    plan = plan_of(snapshot)
-    inputs = [] if plan is None else [_value_info(s) for s in plan.inputs]
+    inputs = [] if plan is None else [_value_info(replace(s, name=given[s.name])) for s in plan.inputs]
     specs = _specs(plan, values)
     # The graph of a file that does not tell types has no declared outputs; Netron shows it all the same.
     outputs = [_value_info(s) for n, s in specs.items() if n not in read]
@@ -80,6 +82,15 @@ def snapshot_to_onnx(snapshot: Snapshot) -> Any:
     for key, value in _model_facts(snapshot).items():
         model.metadata_props.add(key=line(key), value=line(value))
     return model
+
+
+def _inputs(plan: Plan | None, taken: set[str]) -> dict[str, str]:
+    """Return the name of each input of the model in the written graph: its own, unless a node's result has it."""
+    named: dict[str, str] = {}
+    for spec in () if plan is None else plan.inputs:
+        name = line(spec.name)
+        named[spec.name] = f"input {name}" if name in taken or name in named.values() else name
+    return named
 
 
 def _specs(plan: Plan | None, values: Mapping[str, str]) -> dict[str, TensorSpec]:

@@ -10,6 +10,7 @@ from typing import Any
 from ...errors import InputError
 from ...policies.fields.pins import plain_kernel
 from ...policies.rule import matches_name
+from ...profiler.receipt import Receipt
 from ...program.plan import Transfer
 from ...targets import DeviceId
 from .files import read_snapshot
@@ -282,9 +283,23 @@ def _time_within(rule: TimeWithin, snapshot: Snapshot, against: Snapshot | None)
         f"{against.time_us:.1f} us -> {snapshot.time_us:.1f} us, {change:+.1f}% (at most +{rule.percent:g}%);"
         f" {spread}, each time is the sum over steps of medians of {runs} runs"
     )
+    text += _sources(snapshot, against)
     if runs < (rule.min_runs or 1):
         return "unknown", f"{text}; the rule needs {rule.min_runs or 1} runs", ()
     return ("passed" if change <= rule.percent else "failed"), text, ()
+
+
+def _sources(*snapshots: Snapshot) -> str:
+    """Return how the times of two receipts were measured, if in different ways: a profiler adds to each step."""
+    ways = [
+        dict.fromkeys(e.times_from.partition(",")[0] for e in s.source.evidence.values() if e.time_source)
+        for s in snapshots
+        if isinstance(s.source, Receipt)
+    ]
+    if len(ways) < 2 or ways[0] == ways[1]:
+        return ""
+    here, before = (" and ".join(w) or "no time" for w in ways)
+    return f"; the times are from {before} before and from {here} now, so they are not alike"
 
 
 def _coverage(rule: CoverageAtLeast, snapshot: Snapshot, against: Snapshot | None) -> Result:
@@ -294,6 +309,9 @@ def _coverage(rule: CoverageAtLeast, snapshot: Snapshot, against: Snapshot | Non
         return _unknown("what ran", snapshot)
     share = snapshot.coverage * 100
     text = f"{share:.1f}% of {len(snapshot.nodes)} nodes are named by a step that ran (at least {rule.percent:g}%)"
+    if isinstance(snapshot.source, Receipt):
+        explained = snapshot.source.attribution.node_share
+        text += f"; with those that have a reason (folded, fused, removed), {explained:.1%} are explained"
     return ("passed" if share >= rule.percent else "failed"), text, ()
 
 

@@ -13,6 +13,7 @@ from ...compiler.entrance import fixed_symbols, targets_of
 from ...compiler.review import ImportedNode, NodeReview, imported_facts, review
 from ...decisions import Reason
 from ...errors import InputError
+from ...ir.host_waits import decided_sizes
 from ...policies import Policy, Resolved, read_policy
 from ...policies.fields.record import FieldPath, path_text
 from ...policies.lint import LintFinding
@@ -123,8 +124,16 @@ def review_policy(
         )
     sizes = {**fixed_symbols([graph], resolved), **(shapes or {})}
     missing = sorted(s for s in graph.symbols if s not in sizes)
-    if missing:
+    decided = {s: n for s, n in decided_sizes(graph).items() if s in missing}
+    if decided:
         nodes: tuple[NodeReview, ...] = ()
+        imported = imported_facts(graph, generator.name.partition(":")[0], phase)
+        findings += _undecided(loaded.policy, imported)
+        which = ", ".join(f"node {n!r} decides {s}" for s, n in decided.items())
+        text = f"kernels were not checked: only a run knows some sizes ({which})"
+        findings.append(LintFinding("unchecked", (), text, "Check a part of the model without such nodes."))
+    elif missing:
+        nodes = ()
         imported = imported_facts(graph, generator.name.partition(":")[0], phase)
         findings += _undecided(loaded.policy, imported)
         text = f"kernels were not checked: no size for {', '.join(missing)}"

@@ -148,13 +148,15 @@ def _buckets(session: InferenceSession, sizes: Sequence[Mapping[str, int]]) -> I
     """Run the session once for each set of sizes. Raises InputError for a program, which has one kernel per call, and for missing sizes."""
     executable = session.executable
     who = f"tune {session.model.name!r}"
-    if session.model.format == "program" or not isinstance(executable, NativeExecutable):
+    if session.model.format == "program":
+        do = "Tune the model that the program was compiled from."
+        raise InputError(who, "is a compiled program, whose kernels are fixed", do=do)
+    if not isinstance(executable, NativeExecutable):
+        engines = dict.fromkeys(r.engine for r in session.plan.regions)
         raise InputError(
-            who,
-            "is compiled already, or is placed on several engines, so no kernel is left to choose",
-            got=session.model.format,
-            do="Tune the model that the program was compiled from, on one engine.",
-        )
+            who, "does not run on the native engine alone, so its calls cannot be timed inside the model", got=" + ".join(engines),
+            do="Remove place and rules that force kernels. If NumPy has nodes whose sizes only a run knows, tune parts of the model without them.",
+        )  # fmt: skip
     symbols = {s for spec in session.input_info for s in spec.symbols}
     if symbols and not sizes:
         names = ",".join(f"{s}=..." for s in sorted(symbols))
