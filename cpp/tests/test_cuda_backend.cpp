@@ -167,6 +167,24 @@ TEST_CASE("runs on the caller's stream are queued without waiting") {
     executor->close();
 }
 
+TEST_CASE("a block of one stream is freed in its order, without a wait between streams") {
+    const auto on = backend();
+    auto mine = std::move(on->stream().value), other = std::move(on->stream().value);
+    const StreamOrder order{true, mine->handle()};
+    const auto waits = [] { return std::vector<int>{calls("cuEventRecord"), calls("cuStreamWaitEvent")}; };
+    const std::vector<int> before = waits();
+    for (int i = 0; i < 3; ++i) REQUIRE(on->block(4 * n, order).status.ok());
+    CHECK(waits() == before);
+    {
+        const auto block = on->block(4 * n, order).value;
+        block->used_on(other->handle());
+    }
+    CHECK(waits() == std::vector<int>{before[0] + 2, before[1] + 2});
+    REQUIRE(mine->synchronize().ok());
+    CHECK(on->trim() >= 0);
+    CHECK(on->memory().live_bytes == 0);
+}
+
 TEST_CASE("a run without arena or workspace calls nothing but its launches") {
     const auto on = backend();
     Plan plan;

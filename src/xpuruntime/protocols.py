@@ -89,11 +89,13 @@ class Products:
 
     integer: ops on integers (QLinearConv, MatMulInteger). qdq: float ops between DequantizeLinear and QuantizeLinear, which an engine
              may compute in integers. floats: all others, including those with only their weights quantized.
+    rounded: those of ``floats`` whose activations an engine may round to int8 (MatMulNBits of accuracy_level 4, DynamicQuantizeLSTM).
     """
 
     integer: int = 0
     qdq: int = 0
     floats: int = 0
+    rounded: int = 0
 
 
 @dataclass(frozen=True, slots=True)

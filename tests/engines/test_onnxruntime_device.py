@@ -213,6 +213,18 @@ def ask(model: onnx.ModelProto, **given: str) -> Any:
     return engine.supports(open_model(model), EngineRequest(CPU, options=given))
 
 
+def test_the_stream_is_the_default_one_or_the_sessions_own() -> None:
+    def settings(**given: str) -> Any:
+        return options.parse(EngineRequest(CPU, options=given))
+
+    assert not settings().own_stream
+    assert not settings(stream="default").own_stream
+    assert settings(stream="own").own_stream
+    refused = settings(stream="0")
+    assert refused.code is Reason.OPTION_UNKNOWN
+    assert "default, own" in refused.do
+
+
 def test_free_dimensions_are_fixed_by_name(open_net: onnx.ModelProto, opened: Callable[..., Any]) -> None:
     executable = opened("onnxruntime", open_net, options={"free_dimension_overrides": "n=2"})
     x = np.array([[-1, 0, 1, 2]] * 2, np.float32)

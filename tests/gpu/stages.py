@@ -98,7 +98,7 @@ STEPS: tuple[Step, ...] = (
     Step("many-texts", 0, PYTEST, ("tests/llm/batching/test_batch_generator.py", "--seed", "all"), 400, "cuda_many_texts.json", "many texts at once: as alone, bitwise under batch_invariant, 10,000 steps"),
     Step("tensorrt", 0, PYTHON, ("tests/gpu/tensorrt_engine.py",), 500, "cuda_tensorrt.json", "TensorRT: right beside ONNX Runtime, second start from the store, device tensors"),
     Step("onnxruntime-cuda", 0, PYTHON, ("tests/gpu/onnxruntime_cuda.py",), 300, "cuda_onnxruntime.json", "ONNX Runtime on CUDA: right beside its CPU provider, device tensors without the host"),
-    Step("vendor-copies", 0, PYTHON, ("tests/gpu/vendor_copies.py", "onnxruntime", "mixed"), 500, "cuda_vendor_copies.json", "ONNX Runtime on CUDA and mixed plans: no copy touches the host, by CUPTI"),
+    Step("vendor-copies", 0, PYTHON, ("tests/gpu/vendor_copies.py", "onnxruntime", "mixed", "session"), 500, "cuda_vendor_copies.json", "ONNX Runtime on CUDA and mixed plans: no copy touches the host, by CUPTI"),
     Step("tensorrt-copies", 0, PYTHON, ("tests/gpu/vendor_copies.py", "tensorrt", "float16"), 590, "cuda_tensorrt_copies.json", "TensorRT: no copy touches the host, by CUPTI; float16 kernels"),
     Step("attention-training", 0, PYTHON, ("benchmarks/cuda/attention_training.py",), 150, "cuda_attention_training.json", "attention forward and backward right, and beside PyTorch's backends"),
     Step("several-devices", 0, PYTHON, ("tests/gpu/several_devices.py",), 150, "cuda_several_devices.json", "two GPUs: sessions on each, copies between them, collectives like torch.distributed's, a killed rank"),

@@ -1,10 +1,10 @@
 """Vendor engines on device tensors: copies to and from the host that CUPTI records, mixed plans, and float16 of TensorRT.
 
-    python tests/gpu/vendor_copies.py onnxruntime mixed --out cuda_vendor_copies.json
+    python tests/gpu/vendor_copies.py onnxruntime mixed session --out cuda_vendor_copies.json
     python tests/gpu/vendor_copies.py tensorrt float16 [--tactic-sources EDGE_MASK_CONVOLUTIONS,JIT_CONVOLUTIONS] --out cuda_tensorrt_copies.json
 
-Needs onnx, onnxruntime (of the CPU for ``tensorrt``), CUPTI, and the vendor of each part, but no torch. ``--device cpu`` runs ``onnxruntime`` and ``mixed``
-on the host, which tries the script without a GPU and counts no copies.
+Needs onnx, onnxruntime (of the CPU for ``tensorrt``), CUPTI, and the vendor of each part, but no torch. ``--device cpu`` runs ``onnxruntime``, ``mixed`` and
+``session`` on the host, which tries the script without a GPU and counts no copies.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Side:
     """The device of a part: how tensors get there, how to wait for it, and whether its copies are counted."""
 
     def __init__(self, name: str) -> None:
-        self.name, self.counts = name, name != "cpu"
+        self.name, self.counts, self.kind = name, name != "cpu", name.partition(":")[0]
         self._backend = Device(name).backend
 
     def tensors(self, feeds: Mapping[str, np.ndarray]) -> dict[str, Any]:
@@ -147,16 +147,7 @@ def mixed(report: Report, args: argparse.Namespace) -> Any:
             dag.load_weights(weights)
             row = checked(report, side, f"{name}, mixed", dag.execute, model, feeds, TOLERANCE)
             row["region_s"] = dag.region_times(feeds, time.perf_counter_ns)
-        alone = {}
-        for engine in ("onnxruntime", "native"):
-            with opened(model, side, engine) as sess:
-                tensors = side.tensors(feeds)
-
-                def once(sess: xrt.InferenceSession = sess, tensors: Mapping[str, Any] = tensors) -> None:
-                    sess.run(tensors)
-                    side.wait()
-
-                alone[engine] = called_us(once, 50)
+        alone = {e: _alone_us(model, side, e, feeds) for e in ("onnxruntime", "native")}
         best = min(alone.values())
         report.bound(
             f"{name}: time of the best single engine over the mix's",
@@ -167,6 +158,53 @@ def mixed(report: Report, args: argparse.Namespace) -> Any:
         )
         found[name] = row | {"alone_us": alone, "engines": engines}
     return found
+
+
+def session(report: Report, args: argparse.Namespace) -> Any:
+    """Sessions: a native region that a policy places between two of ONNX Runtime, and engines chosen by measured times."""
+    side, found = Side(args.device), {}
+    for name, make in NETWORKS.items():
+        model, feeds = make()
+        rows: dict[str, Any] = {}
+        with _placed(model, side, {_middle(model): "native"}) as sess:
+            engines = [r.engine for r in sess.plan.regions]
+            report.check(set(engines) == {"onnxruntime", "native"}, f"{name}, placed: regions {engines}")
+            rows["placed"] = {"engines": engines} | checked(
+                report, side, f"{name}, placed", sess.run, model, feeds, TOLERANCE
+            )
+        with _placed(model, side, {"*": "auto"}, engine_order={side.kind: ("onnxruntime", "native")}) as sess:
+            decision = sess.plan.decision("engine")
+            row = checked(report, side, f"{name}, chosen", sess.run, model, feeds, TOLERANCE)
+            rows["chosen"] = row | {"name": decision.chosen.name, "why": decision.chosen.reason}
+            rows["against"] = {c.name: c.reason for c in decision.rejected}
+        print(f"  {name}: {rows['chosen']['name']} ({rows['chosen']['why']})", rows["against"], flush=True)
+        rows["alone_us"] = {e: _alone_us(model, side, e, feeds) for e in ("onnxruntime", "native")}
+        fastest = min(rows["alone_us"], key=rows["alone_us"].__getitem__)
+        if rows["chosen"]["name"] == f"{fastest} on {side.name}":
+            report.check(True, f"{name}: the fastest engine alone is chosen, {fastest}")
+        else:
+            ratio = rows["chosen"]["us"] / rows["alone_us"][fastest]
+            report.bound(f"{name}: time of the choice over {fastest}'s", ratio, at_most=1.0, unit="x")
+        found[name] = rows
+    return found
+
+
+def _placed(model: bytes, side: Side, place: Mapping[str, str], **fields: Any) -> xrt.InferenceSession:
+    engine = None if "*" in place else "onnxruntime"
+    policy = xrt.ExecutionPolicy(place=place, caching=False, **fields)
+    return xrt.InferenceSession(model, device=side.name, engine=engine, exec_policy=policy)
+
+
+def _alone_us(model: bytes, side: Side, engine: str, feeds: Mapping[str, np.ndarray]) -> float:
+    """Return microseconds of a run on one engine."""
+    with opened(model, side, engine) as sess:
+        tensors = side.tensors(feeds)
+
+        def once() -> None:
+            sess.run(tensors)
+            side.wait()
+
+        return called_us(once, 50)
 
 
 def _middle(model: bytes) -> str:
@@ -200,7 +238,13 @@ def float16(report: Report, args: argparse.Namespace) -> Any:
     return found
 
 
-PARTS = {"onnxruntime": onnxruntime, "tensorrt": tensorrt, "mixed": mixed, "float16": float16}
+PARTS = {
+    "onnxruntime": onnxruntime,
+    "tensorrt": tensorrt,
+    "mixed": mixed,
+    "session": session,
+    "float16": float16,
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -156,7 +156,7 @@ SESSION: Mapping[str, FieldUse] = MappingProxyType(
         "memory_bytes": FieldUse("runs wait for memory; an error if weights and a run do not fit, or the engine allocates memory itself"),
         "engine_options": FieldUse("passed to the chosen engine; an unknown option is an error"),
         "engine_order": FieldUse("order of candidates, if no engine is named"),
-        "place": FieldUse("one region per part, on the cpu"),
+        "place": FieldUse("one region per part, on the cpu or the GPU that is named"),
         "transfers": FieldUse("an error if the model, the plan or a run breaks a limit"),
         "strict": FieldUse("an error if the evidence differs from the plan"),
         "self_check": FieldUse("the outputs are compared with a reference when the session opens"),

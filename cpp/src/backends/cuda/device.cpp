@@ -136,6 +136,12 @@ void Device::release(CUdeviceptr memory, CUstream stream) noexcept {
     log_if_failed(driver.cuMemFreeAsync(memory, stream), "cuMemFreeAsync");
 }
 
+bool Device::try_release(CUdeviceptr memory, CUstream stream) noexcept {
+    if (memory == 0) return true;
+    const ScopedContext current(*this);
+    return driver.cuMemFreeAsync(memory, stream) == CUDA_SUCCESS;
+}
+
 void Device::order_after(CUstream later, CUstream earlier) noexcept {
     if (later == earlier) return;
     const ScopedContext current(*this);
@@ -219,8 +225,8 @@ MemoryStatistics Device::statistics() {
 
 int64_t Device::trim() {
     const ScopedContext current(*this);
-    // Blocks that were freed in the order of `home` are free after this.
-    log_if_failed(driver.cuStreamSynchronize(home), "cuStreamSynchronize");
+    // Blocks that were freed in the order of any stream are free after this.
+    log_if_failed(driver.cuCtxSynchronize(), "cuCtxSynchronize");
     const uint64_t before = pool_attribute(reserved_current);
     log_if_failed(driver.cuMemPoolTrimTo(pool_, 0), "cuMemPoolTrimTo");
     const uint64_t after = pool_attribute(reserved_current);

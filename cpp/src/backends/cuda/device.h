@@ -32,6 +32,8 @@ class Device {
     // was requested, is free, and is held by the pool.
     Result<CUdeviceptr> allocate(size_t bytes, CUstream stream);
     void release(CUdeviceptr memory, CUstream stream) noexcept;
+    // The same; false, and the memory is not freed, if the stream no longer exists.
+    bool try_release(CUdeviceptr memory, CUstream stream) noexcept;
     MemoryStatistics statistics();
     int64_t trim();  // returns free memory of the pool to the system; the result is in bytes
 

@@ -45,7 +45,10 @@ class PartitionRequest:
             if any(fnmatch.fnmatchcase(n, pattern) for n in names):
                 return self.place[pattern], f"place {pattern!r}"
         rule = self.forcing(graph, node)
-        return None if rule is None else ("native", f"the rule for {rule.label()} uses kernel {rule.use!r}")
+        if rule is None:
+            return None
+        named = (e for e in (self.engine, *self.others) if e.partition(" on ")[0] == "native")
+        return next(named, "native"), f"the rule for {rule.label()} uses kernel {rule.use!r}"
 
     def forcing(self, graph: Graph, node: Node) -> Rule | None:
         """Return the rule that forces a kernel for the node."""

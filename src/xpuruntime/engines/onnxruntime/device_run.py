@@ -1,9 +1,9 @@
 """Runs of ONNX Runtime on tensors in a device's memory: I/O binding on a stream that is ordered with the caller's, without the host.
 
-ONNX Runtime's stream is fixed when a session is created, so the session gets one of its own. A run waits for the caller's stream, and the
-caller's later work waits for the run; nobody waits on the host. With CUDA graphs the addresses are fixed, so runs copy into fixed memory.
-Bindings are kept by the addresses that they name, since allocators reuse memory. The same functions run on the host's memory with the CPU
-provider.
+ONNX Runtime's stream is fixed when a session is created: the default stream, on which most callers work, or with ``stream=own`` one of its own.
+A run on tensors of another stream waits for that stream, whose later work waits for the run; nobody waits on the host. With CUDA graphs the
+addresses are fixed, so runs copy into fixed memory. Bindings are kept by the addresses that they name, since allocators reuse memory. The same
+functions run on the host's memory with the CPU provider.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ __all__ = ["GRAPH", "FixedMemory", "OrtDeviceExecutable"]
 CUDA = "CUDAExecutionProvider"
 _NO_WAIT = ("disable_synchronize_execution_providers", "1")
 GRAPH = "enable_cuda_graph"
+_DEFAULT, _DEFAULT_HANDLE = 0, 1
+"""CUDA's default stream: as callers name it, and as the vendor takes it, which reads 0 as no stream."""
 _MAX_BINDINGS = 8  # free ones of one set of forms
 
 
@@ -59,9 +61,16 @@ class OrtDeviceExecutable(OrtExecutable, RunsTensors):
     ) -> None:
         provider, values = settings.providers[0]
         self._backend, self._queue = backend, None
-        if provider == CUDA:
+        self._own: int | None = None  # the session's stream, as callers name it
+        if provider == CUDA and (
+            settings.own_stream or values.get(GRAPH) == "1"
+        ):  # graphs cannot capture the default stream
             self._queue = backend.new_stream()
-            values = {**values, "user_compute_stream": str(self._queue.handle)}
+            self._own = self._queue.handle
+        elif provider == CUDA:
+            self._own = _DEFAULT
+        if self._own is not None:
+            values = {**values, "user_compute_stream": str(self._own or _DEFAULT_HANDLE)}
             settings = replace(settings, providers=((provider, values), *settings.providers[1:]))
         super().__init__(model, request, settings, session_options)
         self._place = ("cuda" if provider == CUDA else "cpu", request.device.index)
@@ -199,10 +208,10 @@ class OrtDeviceExecutable(OrtExecutable, RunsTensors):
 
     def _execute_on(self, stream: int, binding: Any) -> None:
         """Run on bound memory, after the work on the caller's stream and before its later work."""
-        if self._queue is None:
+        own = self._own
+        if own is None or own == stream:
             self.execute(binding)
             return
-        own = self._queue.handle
         self._backend.order(own, stream)
         self.execute(binding)
         self._backend.order(stream, own)

@@ -42,8 +42,9 @@ _ATTRIBUTES: dict[str, tuple[str, ...] | None] = {
     "log_severity_level": ("0", "1", "2", "3", "4"),
 }
 
-# Options of this engine that are calls of SessionOptions.
-_OWN = ("providers", "free_dimension_overrides", "custom_op_libraries")
+# Options of this engine: calls of SessionOptions, and the stream of a session on CUDA.
+_OWN = ("providers", "free_dimension_overrides", "custom_op_libraries", "stream")
+_STREAMS = ("default", "own")
 
 # Session config entries (onnxruntime_session_options_config_keys.h), without those that this engine sets itself.
 _CONFIG_KEYS: frozenset[str] = frozenset(
@@ -65,6 +66,7 @@ _CONFIG_KEYS: frozenset[str] = frozenset(
 _SET_BY_ENGINE = {
     "intra_op_num_threads": "Use threads=.",
     "session.intra_op_num_threads": "Use threads=.",
+    "user_compute_stream": "Use stream=default or stream=own; runs are ordered with the stream of their tensors.",
     "enable_profiling": "Use receipt(), which profiles a twin of the session.",
     "session.enable_profiling": "Use receipt(), which profiles a twin of the session.",
 }
@@ -80,6 +82,7 @@ class Settings:
     providers:  providers in order, with their options. The CPU provider is last, unless an option forbids it.
     attributes: attributes of SessionOptions. config: session config entries.
     free_dims:  sizes of symbolic dims by name. libraries: paths of custom-op libraries.
+    own_stream: True if runs on CUDA have a stream of their own, so that they may overlap with work on the default stream.
     """
 
     providers: tuple[tuple[str, dict[str, str]], ...]
@@ -87,6 +90,7 @@ class Settings:
     config: Mapping[str, str] = field(default_factory=dict)
     free_dims: Mapping[str, int] = field(default_factory=dict)
     libraries: tuple[str, ...] = ()
+    own_stream: bool = False
 
     @property
     def requested_provider(self) -> str:
@@ -106,6 +110,10 @@ def parse(request: EngineRequest) -> Settings | Support:
     libraries = tuple(p for p in request.options.get("custom_op_libraries", "").split(":") if p)
     if isinstance(free_dims, Support):
         return free_dims
+    stream = request.options.get("stream", "default")
+    if stream not in _STREAMS:
+        text = f"ONNX Runtime option 'stream' cannot be {stream!r}"
+        return Support.no(Reason.OPTION_UNKNOWN, text, do=f"Use one of {', '.join(_STREAMS)}.")
     for path in libraries:
         if not Path(path).is_file():
             text = f"the custom-op library {path!r} does not exist"
@@ -143,6 +151,7 @@ def parse(request: EngineRequest) -> Settings | Support:
         config,
         free_dims,
         libraries,
+        stream == "own",
     )
 
 

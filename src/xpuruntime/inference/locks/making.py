@@ -11,6 +11,7 @@ from ...policies import Policy
 from ...program.lock import Lock, LockedProgram, LockedRegion, locked_program, plan_digest
 from ...program.plan import Plan
 from ...protocols import EngineRequest, Executable, ModelSource
+from ...targets import DeviceId
 from ..lock_checks.programs import check_same, region_programs, with_algorithms
 from ..lock_checks.validators import facts_request, validators_of
 from ..native.engine import TIMES, compiled, compiled_graph, recorded, times_of
@@ -100,7 +101,8 @@ def _regions(executable: MixedExecutable, request: SessionRequest) -> Iterator[L
 def _region_programs(
     executable: MixedExecutable, request: SessionRequest, who: str
 ) -> Iterator[LockedProgram]:
-    own = native_request(request)
+    devices = [DeviceId.parse(r.device) for r in executable.partition.regions]
+    own = native_request(request, next((d for d in devices if d.kind == "cuda"), DeviceId("cpu")))
     return region_programs(
         who,
         executable.executors,

@@ -16,6 +16,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ from ...types import DType, TensorSpec
 __all__ = ["KIND", "fixed_known", "open_known"]
 
 KIND = "model"
-_FORMAT = 2
+_FORMAT = 3
 _log = logger("xpuruntime.session")
 
 
@@ -139,7 +140,7 @@ def _plain(model: ModelSource) -> dict[str, Any]:
         "precision": model.precision.value,
         "opsets": dict(model.opsets),
         "quantized": None if model.quantized is None else model.quantized.value,
-        "products": [model.products.integer, model.products.qdq, model.products.floats],
+        "products": list(astuple(model.products)),
         "functions": sorted(map(list, model.functions)),
     }
 

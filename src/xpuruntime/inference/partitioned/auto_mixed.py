@@ -18,7 +18,8 @@ from ...decisions import Candidate, Decision, Reason
 from ...engines import lookup
 from ...errors import StoreError, XpuError
 from ...protocols import Array, ModelSource
-from ...runtime.device import cpu
+from ...runtime.backends.cuda import CudaBackend
+from ...runtime.device import Device, cpu
 from ...storage.store import Store, digest
 from ...targets import DeviceId
 from ..execution.examples import digest_of, measuring_feeds
@@ -47,13 +48,19 @@ def chosen_mix(
     """Return the chosen engine (None: none is available), the decision with every candidate's time, and warnings."""
     place = {k: v for k, v in request.place.items() if k != "*"}
     names = [request.engine] if request.engine not in (None, WORD) else []
-    engines = dict.fromkeys((*map(str, names), *request.execution.order_for("cpu")))
-    candidates = [EngineCandidate(e, DeviceId("cpu"), request) for e in engines]
-    by_file = placement_by_file(model, request, place, candidates, store)
+    named = request.device
+    device = named if named is not None and named.kind == "cuda" else DeviceId("cpu")
+    engines = dict.fromkeys((*map(str, names), *request.execution.order_for(device.kind)))
+    candidates = [EngineCandidate(e, device, request) for e in engines]
+    # Files of ``xpu tune --regions`` have times of the host's engines.
+    by_file = placement_by_file(model, request, place, candidates, store) if device.kind == "cpu" else ""
     if not isinstance(by_file, str):
         return *by_file, []
     unused = [by_file] if by_file else []
-    key = _key(model, request, tuple(engines), place) | {"inputs": digest_of(request.examples)}
+    key = _key(model, request, tuple(engines), place) | {
+        "inputs": digest_of(request.examples),
+        "device": _device_key(device),
+    }
     known = _recorded(model, candidates, store, key) if request.caching else None
     if known is not None:
         return *known, unused
@@ -158,6 +165,14 @@ def _key(
         "kernels": kernels_key(request.kernels),
         "processor": cpu().model,
     }
+
+
+def _device_key(device: DeviceId) -> str:
+    """Return the device by its place and its product's name; times of one GPU say nothing about another."""
+    if device.kind != "cuda":
+        return str(device)
+    backend = Device(device).backend
+    return f"{device}: {backend.name}" if isinstance(backend, CudaBackend) else str(device)
 
 
 def _record(store: Store, key: Mapping[str, Any], decision: Decision, loaded: LoadedEngine) -> None:

@@ -9,9 +9,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from ... import __version__
 from ...compiler.locked import KernelLock
+from ...compiler.partition.cost import Costs
 from ...compiler.partition.partitioner import PartitionPlan, partition
 from ...compiler.partition.replay import replayed
 from ...decisions import Candidate, Reason, Support
@@ -22,7 +24,7 @@ from ...ir.family import source_names
 from ...ir.host_waits import decides_sizes
 from ...policies import ExecutionPolicy, KernelPolicy, Policy, Resolved
 from ...program.plan import Plan, PlanNode
-from ...protocols import Array, EngineRequest, Evidence, HasRegions, ModelSource, Stoppable
+from ...protocols import Array, EngineRequest, Evidence, HasRegions, ModelSource, RunsTensors, Stoppable
 from ...runtime.execution.executor import Executor
 from ...storage.store import Store
 from ...targets import DeviceId
@@ -35,7 +37,6 @@ from .dag_executor import DAGExecutor
 
 __all__ = [
     "MixedExecutable",
-    "demanded_kernels",
     "forces_kernels",
     "lacks_ops",
     "lacks_sizes",
@@ -43,10 +44,12 @@ __all__ = [
     "mixed",
     "mixed_of",
     "native_request",
+    "partition_on",
     "region_of",
     "with_host_steps",
 ]
 
+_HOST_ONLY = ("interpreter", "torch", "openvino")
 _LACKING = (Reason.OP_UNSUPPORTED, Reason.BUILD_FAILED)
 
 
@@ -117,9 +120,9 @@ def mixed(
     placement or kernel is unavailable.
     """
     name = f"{first.engine} with others on {first.device}"
-    if first.device.kind not in ("cpu", "auto"):
-        text = f"a model on several engines runs on the cpu, not on {first.device}"
-        return Candidate(name, Reason.DEVICE_MISMATCH, text, "Name device='cpu', or place nothing.")
+    if first.device.kind not in ("cpu", "auto", "cuda"):
+        text = f"a model on several engines runs on the cpu or a GPU, not on {first.device}"
+        return Candidate(name, Reason.DEVICE_MISMATCH, text, "Name device='cpu' or 'cuda', or place nothing.")
     if first.request.execution.compile_timeout_s is not None:
         text = "the compilers of a model on several engines cannot be ended by compile_timeout_s"
         return Candidate(name, Reason.TIMED_OUT, text, "Drop compile_timeout_s, or place nothing.")
@@ -132,9 +135,9 @@ def mixed(
             return Candidate(name, Reason.OP_UNSUPPORTED, "a session's model has no states")
         plan = partition(
             source.graph,
-            demanded_kernels(first.request, first.engine),
-            others=tuple(others),
-            place=place,
+            _demanded_kernels(first.request, first.engine, first.device),
+            others=tuple(_on_device(e, first.device) for e in others),
+            place={k: _on_device(e, first.device) for k, e in place.items()},
             absorb=absorb,
         )
         if admits is not None:
@@ -151,9 +154,31 @@ def mixed(
     return mixed_of(model, plan, first, store)
 
 
-def demanded_kernels(request: SessionRequest, engine: str) -> Resolved:
-    """Return the demands for ``partition``: the requested kernels and the engine that comes first."""
-    return _demands(request, ExecutionPolicy(engine=engine))
+def _demanded_kernels(request: SessionRequest, engine: str, device: DeviceId) -> Resolved:
+    """Return the demands for ``partition``: the requested kernels, and the engine that comes first with its device."""
+    target = str(device) if device.kind == "cuda" else None
+    return _demands(request, ExecutionPolicy(engine=engine, target=target))
+
+
+def partition_on(
+    graph: Graph, first: EngineCandidate, engines: Sequence[str], place: Mapping[str, str], costs: Costs
+) -> PartitionPlan:
+    """Return the plan over engines on the device of ``first``, by costs that name engines without it."""
+    device = first.device
+    return partition(
+        graph,
+        _demanded_kernels(first.request, engines[0], device),
+        others=[_on_device(e, device) for e in engines[1:]],
+        place={k: _on_device(e, device) for k, e in place.items()},
+        costs=replace(costs, measured={_on_device(e, device): t for e, t in costs.measured.items()}),
+    )
+
+
+def _on_device(engine: str, device: DeviceId) -> str:
+    """Return an engine as ``partition`` names it for a device; engines without GPUs stay on the host."""
+    if device.kind != "cuda" or " on " in engine or engine in _HOST_ONLY:
+        return engine
+    return f"{engine} on {device}"
 
 
 def mixed_of(
@@ -167,7 +192,7 @@ def mixed_of(
     engines = dict.fromkeys(r.engine for r in regions)
     name = f"{' + '.join(engines)} on {first.device}, {len(regions)} regions"
     request = first.request
-    own = native_request(request)
+    own = native_request(request, first.device)
     if not (answer := takes_options(own)):
         return Candidate.rejected(name, answer)
     try:
@@ -201,12 +226,11 @@ def mixed_of(
     return LoadedEngine(first, model, executable, __version__, model.precision, Support.yes(), facts, key)
 
 
-def native_request(request: SessionRequest) -> EngineRequest:
-    """Return the request that native regions are compiled for."""
+def native_request(request: SessionRequest, device: DeviceId) -> EngineRequest:
+    """Return the request that native regions of a session on a device are compiled for."""
     options = request.options.get("native", {})
-    return EngineRequest(
-        DeviceId("cpu"), None, request.threads, options, request.optimization, request.kernels
-    )
+    at = device if device.kind == "cuda" else DeviceId("cpu")
+    return EngineRequest(at, None, request.threads, options, request.optimization, request.kernels)
 
 
 def _kernel_lock(request: SessionRequest, graph: Graph) -> KernelLock | None:
@@ -226,7 +250,9 @@ def locked_mix(model: ModelSource, request: SessionRequest, store: Store) -> Loa
     """
     assert request.lock is not None
     plan = replayed(native_model(model).graph, request.lock.regions, {})
-    first = EngineCandidate(str(request.engine), DeviceId("cpu"), request)
+    devices = [DeviceId.parse(r.device) for r in plan.regions]
+    device = next((d for d in devices if d.kind == "cuda"), DeviceId("cpu"))
+    first = EngineCandidate(str(request.engine), device, request)
     return mixed_of(model, plan, first, store)
 
 
@@ -234,7 +260,7 @@ def _demands(request: SessionRequest, execution: ExecutionPolicy) -> Resolved:
     return Resolved(Policy(kernel=request.kernels or KernelPolicy(), execution=execution), {})
 
 
-class MixedExecutable(Stoppable, HasRegions):
+class MixedExecutable(Stoppable, HasRegions, RunsTensors):
     """A DAGExecutor as an engine's executable. ``regions`` is the plan in names of the user's model."""
 
     def __init__(self, model: ModelSource, plan: PartitionPlan, dag: DAGExecutor) -> None:
@@ -244,6 +270,19 @@ class MixedExecutable(Stoppable, HasRegions):
     def run(self, feeds: dict[str, Array]) -> Sequence[Array]:
         """Return outputs in the model's order. Raises RunError."""
         return self._dag.run(feeds)
+
+    @property
+    def on_device(self) -> bool:
+        """Return True if the regions are on a device with memory of its own."""
+        return not self._dag.backend.core_is_host
+
+    def run_tensors(self, tensors: Mapping[str, Any]) -> Sequence[Any]:
+        """Run on the device's tensors, queued on the caller's stream. Raises InputError, RunError."""
+        return list(self._dag.execute(tensors).values())
+
+    def try_run_tensors(self, tensors: dict[str, Any]) -> dict[str, Any] | None:
+        """Return None: regions pass values to each other by name."""
+        return None
 
     def context(self) -> MixedContext:
         """Return a context for one run that can be stopped between two regions."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from ... import env
 from ...compiler.partition.cost import Costs
-from ...compiler.partition.partitioner import PartitionPlan, partition
+from ...compiler.partition.partitioner import PartitionPlan
 from ...decisions import Candidate, Reason
 from ...errors import RunError
 from ...ir import Graph
@@ -23,7 +23,7 @@ from ...protocols import Array, ModelSource
 from ...storage.store import Store
 from ..selection import auto
 from ..selection.candidate import EngineCandidate, LoadedEngine
-from .mixed import MixedExecutable, demanded_kernels, mixed_of
+from .mixed import MixedExecutable, mixed_of, partition_on
 
 __all__ = [
     "HOPELESS",
@@ -141,8 +141,7 @@ def mixes(
         plans = []
         for share in _SHARES:
             dearer = replace(costs, region_s={e: costs.enter_s(e) + share * whole for e in engines})
-            demands = demanded_kernels(first.request, group[0])
-            plan = partition(graph, demands, others=group[1:], place=place, costs=dearer)
+            plan = partition_on(graph, first, group, place, dearer)
             shape = shape_of(plan)
             if (place or len({e for e, _ in shape}) > 1) and shape not in seen:
                 seen.add(shape)

@@ -36,9 +36,8 @@ def partition_fallback(
     others = tuple(dict.fromkeys(c.engine for c in fallback if c.device.kind == "cpu"))
     if request.place:
         first = _first(model, request, others)
-        mix = mixed(
-            model, first, (*others, *request.execution.order_for("cpu")), request.place, store, absorb=free
-        )
+        order = request.execution.order_for("cuda" if first.device.kind == "cuda" else "cpu")
+        mix = mixed(model, first, (*others, *order), request.place, store, absorb=free)
         if isinstance(mix, Candidate):
             who = f"session({model.name!r})"
             raise BuildError(who, "cannot be run as the policy places it", got=mix.reason, do=mix.do)
@@ -88,7 +87,11 @@ def _first(model: ModelSource, request: SessionRequest, others: Sequence[str]) -
     """
     device = request.device or DeviceId("cpu")
     named = request.engine not in (None, "auto")
-    names = (str(request.engine), *others) if named else (*request.execution.order_for("cpu"), "native")
+    names = (
+        (str(request.engine), *others)
+        if named
+        else (*request.execution.order_for("cuda" if device.kind == "cuda" else "cpu"), "native")
+    )
     for name in names:
         plugin = lookup(name)
         if plugin.installed():

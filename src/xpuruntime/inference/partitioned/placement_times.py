@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ...compiler.partition.cost import Costs
-from ...compiler.partition.partitioner import partition
 from ...compiler.placement_times import PlacementTimes
 from ...compiler.times import KernelTimes
 from ...decisions import Candidate, Decision, Reason
@@ -17,7 +16,7 @@ from ..native.model import native_model
 from ..selection.candidate import EngineCandidate, LoadedEngine, attempt
 from ..selection.engine_times import is_available, misfit
 from ..selection.request import SessionRequest
-from .mixed import demanded_kernels, mixed_of
+from .mixed import mixed_of, partition_on
 
 __all__ = ["MARGIN", "placed_again", "placement_by_file", "preferred"]
 
@@ -94,13 +93,7 @@ def placed_again(
     engines = tuple(dict.fromkeys(homes.values()))
     away = {e: {n: float(e != home) for n, home in homes.items()} for e in engines}
     try:
-        plan = partition(
-            native_model(model).graph,
-            demanded_kernels(first.request, engines[0]),
-            others=engines[1:],
-            place=place,
-            costs=Costs(measured=away),
-        )
+        plan = partition_on(native_model(model).graph, first, engines, place, Costs(measured=away))
     except XpuError as error:
         return Candidate("several engines", Reason.BUILD_FAILED, f"{error.what}: {error.got}", error.do)
     return mixed_of(model, plan, first, store)

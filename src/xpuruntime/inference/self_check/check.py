@@ -191,6 +191,8 @@ def _against(
     if subject.model.quantized is not None and same:
         # Engines round at different places; one code that is a step away changes all later values.
         table = max(table, tolerance_for(subject.model.quantized))
+    if rounded := bool(subject.model.products.rounded) and same:
+        table = max(table, tolerance_for(DType.INT8))
     own: list[Array] | None = None
     exact: list[Array] | None = None
     if reference.rounds:
@@ -200,7 +202,9 @@ def _against(
         exact = _timed(reference.name, reference.exact, subject.feeds, deadline)
     truth = exact if exact is not None else own
     assert truth is not None
-    usual = exact is not None and reference.rounds and same and subject.model.quantized is None
+    usual = (
+        exact is not None and reference.rounds and same and subject.model.quantized is None and not rounded
+    )
     least = table * _USUAL if usual else table
     limits = [least] * len(truth)
     comparisons = _compare(subject, ours, truth, limits)

@@ -14,14 +14,31 @@ _INTEGER = frozenset(
         "ConvInteger",
         "DynamicQuantizeMatMul",
         "MatMulInteger",
+        "MatMulInteger16",
         "MatMulIntegerToFloat",
+        "QAttention",
         "QGemm",
         "QLinearConv",
         "QLinearMatMul",
     }
 )
-_FLOAT = frozenset({"Conv", "ConvTranspose", "FusedConv", "FusedGemm", "FusedMatMul", "Gemm", "MatMul"})
-_WEIGHT_ONLY = frozenset({"MatMulBnb4", "MatMulNBits"})
+_FLOAT = frozenset(
+    {
+        "Conv",
+        "ConvTranspose",
+        "FusedConv",
+        "FusedGemm",
+        "FusedMatMul",
+        "Gemm",
+        "GemmFastGelu",
+        "MatMul",
+        "NhwcConv",
+        "NhwcFusedConv",
+        "TransposeMatMul",
+    }
+)
+_WEIGHT_ONLY = frozenset({"DynamicQuantizeLSTM", "MatMulBnb4", "MatMulNBits"})
+_INT8_ACTIVATIONS = 4  # `accuracy_level` of MatMulNBits
 _MOVERS = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 
 
@@ -33,7 +50,7 @@ def count_products(nodes: Collection[Any], stored: Collection[str]) -> Products:
     """
     maker = {value: node for node in nodes for value in node.output if value}
     constants = {*stored, *(value for value, node in maker.items() if node.op_type == "Constant")}
-    integer = qdq = floats = 0
+    integer = qdq = floats = rounded = 0
     for node in nodes:
         if node.op_type in _INTEGER:
             integer += 1
@@ -43,7 +60,14 @@ def count_products(nodes: Collection[Any], stored: Collection[str]) -> Products:
             qdq, floats = qdq + between, floats + (not between)
         elif node.op_type in _WEIGHT_ONLY:
             floats += 1
-    return Products(integer, qdq, floats)
+            rounded += _rounds(node)
+    return Products(integer, qdq, floats, rounded)
+
+
+def _rounds(node: Any) -> bool:
+    """Return whether an engine may round the activations of a product in floats."""
+    level = next((a.i for a in node.attribute if a.name == "accuracy_level"), 0)
+    return node.op_type == "DynamicQuantizeLSTM" or level == _INT8_ACTIVATIONS
 
 
 def _dequantized(value: str, maker: Mapping[str, Any]) -> str | None:

@@ -10,7 +10,6 @@ from . import (
     attention,
     classic,
     contrib,
-    contrib_quant,
     conv,
     create,
     elementwise,
@@ -55,6 +54,6 @@ TABLE: Mapping[str, OpLowering] = joined(
 DOMAINS: Mapping[str, Mapping[str, OpLowering]] = {
     "ai.onnx.ml": classic.LOWERINGS,
     "ai.onnx.preview.training": training.LOWERINGS,
-    "com.microsoft": joined("ONNX Runtime op", (contrib.LOWERINGS, contrib_quant.LOWERINGS)),
+    "com.microsoft": contrib.LOWERINGS,
 }
 """Other domain -> op -> its lowering."""

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from ....types import DType
-from ...not_lowered import NotLowered
-from . import quant
-from .context import OnnxLoweringContext, OpLowering, Results
-from .pool import pool_window
+from .....types import DType
+from ....not_lowered import NotLowered
+from .. import quant
+from ..context import OnnxLoweringContext, OpLowering, Results
+from ..pool import pool_window
+from ..rnn import LOWERINGS as RECURRENT
+from .fused import embed_norm
+from .layout import channels_first, channels_last
 
-__all__ = ["LOWERINGS"]
+__all__ = ["LOWERINGS", "dequantized"]
 
 
 def _one(n: OnnxLoweringContext, value: str | None) -> str | None:
@@ -24,10 +25,11 @@ def _one(n: OnnxLoweringContext, value: str | None) -> str | None:
 
 def _floats(n: OnnxLoweringContext, x: int, scale: int, zero: int, *, axis: int = 0) -> str:
     """Return the operand at ``x`` dequantized by the operands at ``scale`` and ``zero``."""
-    return _dequantized(n, n.input(x), n.input(scale), n.opt(zero), axis=axis)
+    return dequantized(n, n.input(x), n.input(scale), n.opt(zero), axis=axis)
 
 
-def _dequantized(n: OnnxLoweringContext, x: str, scale: str, zero: str | None, *, axis: int = 0) -> str:
+def dequantized(n: OnnxLoweringContext, x: str, scale: str, zero: str | None, *, axis: int = 0) -> str:
+    """Return integers as floats; a scale or zero point of one element holds for all of them."""
     step, point = _one(n, scale), _one(n, zero)
     operands = [x, step] if point is None else [x, step, point]
     return str(n.b.dequantize_linear(*operands, dtype=None, axis=axis, block_size=0))
@@ -68,27 +70,21 @@ def _softmax(n: OnnxLoweringContext) -> Results:
     return _codes(n, str(n.b.softmax(_floats(n, 0, 1, 2), dim=axis)), 3, 4)
 
 
-def _to_channels_first(n: OnnxLoweringContext, x: str) -> str:
-    rank = n.spec().rank
-    return str(n.b.permute(x, dims=[0, rank - 1, *range(1, rank - 1)])) if n.attr("channels_last", 0) else x
-
-
-def _to_channels_last(n: OnnxLoweringContext, y: str) -> str:
-    rank = n.spec().rank
-    return str(n.b.permute(y, dims=[0, *range(2, rank), 1])) if n.attr("channels_last", 0) else y
-
-
 def _average_pool(n: OnnxLoweringContext) -> Results:
-    x = _to_channels_first(n, _floats(n, 0, 1, 2))
+    x = _floats(n, 0, 1, 2)
+    last = bool(n.attr("channels_last", 0))
+    x = channels_first(n, x) if last else x
     window = pool_window(n, n.spec_of(x).shape[2:])
     y = n.b.avg_pool(x, **window, count_include_pad=bool(n.attr("count_include_pad", 0)))
-    return _codes(n, _to_channels_last(n, str(y)), 3, 4)
+    return _codes(n, channels_last(n, str(y)) if last else str(y), 3, 4)
 
 
 def _global_average_pool(n: OnnxLoweringContext) -> Results:
-    x = _to_channels_first(n, _floats(n, 0, 1, 2))
+    x = _floats(n, 0, 1, 2)
+    last = bool(n.attr("channels_last", 0))
+    x = channels_first(n, x) if last else x
     y = n.b.mean(x, dim=list(range(2, n.spec().rank)), keepdim=True)
-    return _codes(n, _to_channels_last(n, str(y)), 3, 4)
+    return _codes(n, channels_last(n, str(y)) if last else str(y), 3, 4)
 
 
 def _concat(n: OnnxLoweringContext) -> Results:
@@ -139,56 +135,62 @@ def _integer_to_float(n: OnnxLoweringContext) -> Results:
 def _dynamic(n: OnnxLoweringContext) -> Results:
     """Lower DynamicQuantizeMatMul."""
     codes, scale, zero = n.b.dynamic_quantize_linear(n.x)
-    a = _dequantized(n, str(codes), str(scale), str(zero))
+    a = dequantized(n, str(codes), str(scale), str(zero))
     y = n.b.matmul(a, _floats(n, 1, 2, 3, axis=max(n.spec(1).rank - 1, 0)))
     return str(y) if n.opt(4) is None else str(n.b.add(y, n.input(4)))
 
 
-def _four_bits(n: OnnxLoweringContext) -> Results:
-    """Lower MatMulNBits of 4-bit codes: two per byte, the lower half first, with a scale per block of a row."""
-    if n.attr("bits", 4) != 4 or n.opt(4) is not None:
-        raise NotLowered("MatMulNBits is supported with 4 bits and without g_idx")
-    rows, size, block = (int(n.attr(a)) for a in ("N", "K", "block_size"))
-    blocks = -(-size // block)
-    packed = n.b.view(n.input(1), size=[rows, blocks, block // 2])
-    codes = _halves(n, str(packed), [rows, blocks, block])
-    zeros: Any = 8.0
-    if n.opt(3) is not None:
-        if n.spec(3).dtype is DType.UINT8:
-            width = (blocks + 1) // 2
-            points = _halves(n, str(n.b.view(n.input(3), size=[rows, width])), [rows, 2 * width])
-            points = str(n.b.call("slice", points, dim=1, start=0, end=blocks, step=1))
-        else:
-            points = str(n.b.view(n.cast(n.input(3), n.spec().dtype), size=[rows, blocks]))
-        zeros = str(n.b.view(points, size=[rows, blocks, 1]))
-    scales = n.b.view(n.cast(n.input(2), n.spec().dtype), size=[rows, blocks, 1])
-    weight = n.b.view(n.b.mul(n.b.sub(codes, zeros), scales), size=[rows, blocks * block])
-    if blocks * block != size:
-        weight = n.b.call("slice", weight, dim=1, start=0, end=size, step=1)
-    return str(n.b.linear(n.x, weight, n.opt(5)))
+def _reduce_mean(n: OnnxLoweringContext) -> Results:
+    axes = [int(a) % n.spec().rank for a in n.attr("axes") or range(n.spec().rank)]
+    y = n.b.mean(_floats(n, 0, 1, 2), dim=axes, keepdim=bool(n.attr("keepdims", 1)))
+    return _codes(n, str(y), 3, 4)
 
 
-def _halves(n: OnnxLoweringContext, packed: str, shape: list[int]) -> str:
-    """Return both halves of bytes, the lower first, as floats of the first operand's dtype."""
-    whole = n.b.cast(packed, dtype=DType.FLOAT32)
-    high = n.b.floor(n.b.mul(whole, 1 / 16))
-    low = n.b.sub(whole, n.b.mul(high, 16.0))
-    last = len(n.spec_of(packed).shape)
-    pairs = n.b.call("cat", *(n.b.unsqueeze(v, dims=[last]) for v in (low, high)), dim=last)
-    return n.cast(str(n.b.view(pairs, size=shape)), n.spec().dtype)
+def _embed_norm(n: OnnxLoweringContext) -> Results:
+    """Lower QEmbedLayerNormalization: the tables have a scale and a zero point each."""
+    tables: list[str | None] = [
+        None if n.opt(i) is None else _floats(n, i, i + 6, i + 11) for i in range(2, 7)
+    ]
+    return embed_norm(n, tables, mask=7, positions=None)
+
+
+def _lstm(n: OnnxLoweringContext) -> Results:
+    """Lower DynamicQuantizeLSTM: weights are transposed codes with a scale per direction, or per gate output too."""
+
+    def weight(at: int, scale: int) -> str:
+        codes = n.cast(n.input(at), DType.FLOAT32)
+        sides = []
+        for position in (scale, scale + 1):
+            shape = n.spec(position).shape
+            value = n.cast(n.input(position), DType.FLOAT32)
+            sides.append(n.b.view(value, size=[shape[0], 1, 1 if len(shape) < 2 else shape[1]]))
+        floats = n.b.mul(n.b.sub(codes, sides[1]), sides[0])
+        return str(n.b.permute(floats, dims=[0, 2, 1]))
+
+    operands = [n.x, weight(1, 8), weight(2, 10), *n.inputs[3:8]]
+    inner = OnnxLoweringContext(n.b, "LSTM", n.opset, operands, n.outputs, n.attrs, n._known, n.dtypes)
+    return RECURRENT["LSTM"](inner)
+
+
+def _wide_product(n: OnnxLoweringContext) -> Results:
+    """Lower MatMulInteger16: sums in int32."""
+    return str(n.b.matmul(n.cast(n.x, DType.INT32), n.cast(n.input(1), DType.INT32)))
 
 
 LOWERINGS: dict[str, OpLowering] = {
     "DequantizeLinear": quant.LOWERINGS["DequantizeLinear"],
     "DynamicQuantizeMatMul": _dynamic,
+    "DynamicQuantizeLSTM": _lstm,
+    "MatMulInteger16": _wide_product,
     "MatMulIntegerToFloat": _integer_to_float,
-    "MatMulNBits": _four_bits,
+    "QEmbedLayerNormalization": _embed_norm,
     "QGemm": _gemm,
     "QLinearAdd": _binary("add"),
     "QLinearAveragePool": _average_pool,
     "QLinearConcat": _concat,
     "QLinearGlobalAveragePool": _global_average_pool,
     "QLinearLeakyRelu": _leaky_relu,
+    "QLinearReduceMean": _reduce_mean,
     "QLinearMul": _binary("mul"),
     "QLinearSigmoid": _sigmoid,
     "QLinearSoftmax": _softmax,

@@ -1,0 +1,129 @@
+"""Lowerings of ONNX Runtime's ops (``com.microsoft``) that its optimizers and exporters write in place of several ONNX ops: products and norms."""
+
+from __future__ import annotations
+
+from .....types import DType
+from ....not_lowered import NotLowered
+from ..context import OnnxLoweringContext, OpLowering, Results
+from ..conv import LOWERINGS as CONVOLUTIONS
+from ..matmul import gemm
+from .activation import activated
+
+__all__ = ["DEFAULT_DOMAIN", "LOWERINGS", "embed_norm"]
+
+
+# ── products and convolutions ──
+
+
+def _matmul(n: OnnxLoweringContext) -> Results:
+    """Lower FusedMatMul: a product of matrices, either one transposed, times alpha."""
+    sides = []
+    for position, name, batch in ((0, "transA", "transBatchA"), (1, "transB", "transBatchB")):
+        value, rank = n.input(position), n.spec(position).rank
+        if n.attr(batch, 0) and rank > 2:  # the first dim is the one of the rows
+            value = str(n.b.permute(value, dims=[*range(1, rank - 1), 0, rank - 1]))
+        if n.attr(name, 0) and rank > 1:
+            value = str(n.b.permute(value, dims=[*range(rank - 2), rank - 1, rank - 2]))
+        sides.append(value)
+    y = str(n.b.matmul(*sides))
+    alpha = float(n.attr("alpha", 1.0))
+    return y if alpha == 1.0 else str(n.b.mul(y, alpha))
+
+
+def _gemm_fast_gelu(n: OnnxLoweringContext) -> Results:
+    y = n.b.matmul(n.x, n.input(1))
+    if n.opt(2) is not None:
+        y = n.b.add(y, n.input(2))
+    return str(n.b.gelu(y, approximate="tanh"))
+
+
+def _fused_gemm(n: OnnxLoweringContext) -> Results:
+    given = [float(n.attr(a)) for a in ("activation_alpha", "activation_beta") if a in n.attrs]
+    return activated(n, str(gemm(n)), given)
+
+
+def _fused_conv(n: OnnxLoweringContext) -> Results:
+    """Lower FusedConv: a convolution, an addend (its fourth operand) and an activation."""
+    inner = OnnxLoweringContext(
+        n.b, "Conv", n.opset, n.inputs[:3], n.outputs, n.attrs, n._known, n.dtypes
+    ) if len(n.inputs) > 3 else n  # fmt: skip
+    y = str(CONVOLUTIONS["Conv"](inner))
+    if n.opt(3) is not None:
+        y = str(n.b.add(y, n.input(3)))
+    return activated(n, y, [float(v) for v in n.attr("activation_params", [])])
+
+
+# ── normalizations ──
+
+
+def _skip_norm(*, rms: bool) -> OpLowering:
+    """Return the lowering of SkipLayerNormalization and its RMS form: the norm of x + skip + bias; the sum is the last output."""
+
+    def lower(n: OnnxLoweringContext) -> Results:
+        if n.has_readers(1) or n.has_readers(2):
+            raise NotLowered("its statistics as outputs are not supported")
+        total, bias = n.b.add(n.x, n.input(1)), n.opt(3 if rms else 4)
+        if bias is not None:
+            total = n.b.add(total, bias)
+        shape, eps = n.spec().shape[-1:], float(n.attr("epsilon", 1e-12))
+        if rms:
+            y = n.b.rms_norm(total, n.input(2), normalized_shape=shape, eps=eps)
+        else:
+            affine = [n.input(2)] if n.opt(3) is None else [n.input(2), n.input(3)]
+            y = n.b.layer_norm(total, *affine, normalized_shape=shape, eps=eps)
+        return [str(y), None, None, str(total)]
+
+    return lower
+
+
+def _simplified_norm(n: OnnxLoweringContext) -> Results:
+    """Lower SimplifiedLayerNormalization: an RMS norm over the dims from ``axis`` on."""
+    if n.has_readers(1):
+        raise NotLowered("its statistics as outputs are not supported")
+    shape = n.spec().shape[n.axis(-1) :]
+    return str(n.b.rms_norm(n.x, n.input(1), normalized_shape=shape, eps=float(n.attr("epsilon", 1e-5))))
+
+
+def _embed_norm(n: OnnxLoweringContext) -> Results:
+    """Lower EmbedLayerNormalization: the norm of the sum of word, position and segment embeddings."""
+    tables = [n.opt(i) for i in range(2, 7)]
+    return embed_norm(n, tables, mask=7, positions=n.opt(8))
+
+
+def embed_norm(
+    n: OnnxLoweringContext, tables: list[str | None], *, mask: int, positions: str | None
+) -> Results:
+    """Return the results for tables of words, positions, segments, and the norm's weight and bias."""
+    words, places, parts, weight, bias = tables
+    if positions is None:
+        first = n.b.call("slice", places, dim=0, start=0, end=n.spec().shape[1], step=1)
+        at = n.b.unsqueeze(first, dims=[0])
+    else:
+        at = n.b.embedding(places, positions)
+    total = n.b.add(n.b.embedding(words, n.x), at)
+    if n.opt(1) is not None and parts is not None:
+        total = n.b.add(total, n.b.embedding(parts, n.input(1)))
+    shape = n.spec_of(str(total)).shape[-1:]
+    y = n.b.layer_norm(total, weight, bias, normalized_shape=shape, eps=float(n.attr("epsilon", 1e-12)))
+    count = None
+    if n.has_readers(1):
+        if n.opt(mask) is None:
+            raise NotLowered("its count of masked words without a mask is not supported")
+        count = str(n.b.cast(n.b.sum(n.input(mask), dim=[1], keepdim=False), dtype=DType.INT32))
+    return [str(y), count, str(total)]
+
+
+LOWERINGS: dict[str, OpLowering] = {
+    "EmbedLayerNormalization": _embed_norm,
+    "FusedConv": _fused_conv,
+    "FusedGemm": _fused_gemm,
+    "FusedMatMul": _matmul,
+    "GemmFastGelu": _gemm_fast_gelu,
+    "SimplifiedLayerNormalization": _simplified_norm,
+    "SkipLayerNormalization": _skip_norm(rms=False),
+    "SkipSimplifiedLayerNormalization": _skip_norm(rms=True),
+    "TransposeMatMul": _matmul,
+}
+
+DEFAULT_DOMAIN: dict[str, OpLowering] = {"SimplifiedLayerNormalization": _simplified_norm}
+"""Ops that ONNX Runtime's optimizer writes in the default domain, although ONNX does not define them."""

@@ -1,0 +1,90 @@
+"""Lowerings of ONNX Runtime's ops with channels last (``com.microsoft``): the op of the default domain between two permutations."""
+
+from __future__ import annotations
+
+from ....not_lowered import NotLowered
+from ..context import OnnxLoweringContext, OpLowering, Results
+from ..conv import LOWERINGS as CONVOLUTIONS
+from ..pool import LOWERINGS as POOLS
+from .activation import activated
+
+__all__ = ["LOWERINGS", "channels_first", "channels_last"]
+
+
+def channels_first(n: OnnxLoweringContext, x: str) -> str:
+    """Return [batch, ..., channels] as [batch, channels, ...]."""
+    rank = n.spec_of(x).rank
+    return str(n.b.permute(x, dims=[0, rank - 1, *range(1, rank - 1)]))
+
+
+def channels_last(n: OnnxLoweringContext, y: str) -> str:
+    """Return [batch, channels, ...] as [batch, ..., channels]."""
+    rank = n.spec_of(y).rank
+    return str(n.b.permute(y, dims=[0, *range(2, rank), 1]))
+
+
+def _with_inputs(n: OnnxLoweringContext, *inputs: str | None) -> OnnxLoweringContext:
+    return OnnxLoweringContext(n.b, n.op, n.opset, inputs, n.outputs, n.attrs, n._known, n.dtypes)
+
+
+def _last(lower: OpLowering) -> OpLowering:
+    """Return the lowering of an op whose first operand and result have channels last."""
+
+    def between(n: OnnxLoweringContext) -> Results:
+        y = lower(_with_inputs(n, channels_first(n, n.x), *n.inputs[1:]))
+        return channels_last(n, str(y))
+
+    return between
+
+
+def _quantized_conv(n: OnnxLoweringContext) -> Results:
+    lower = CONVOLUTIONS["QLinearConv"]
+    return _last(lower)(n) if n.attr("channels_last", 0) else lower(n)
+
+
+def _fused_conv(n: OnnxLoweringContext) -> Results:
+    """Lower NhwcFusedConv: a convolution, an addend (its fourth operand) and an activation."""
+    y = str(_last(CONVOLUTIONS["Conv"])(_with_inputs(n, *n.inputs[:3])))
+    if n.opt(3) is not None:
+        y = str(n.b.add(y, n.input(3)))
+    return activated(n, y, [float(v) for v in n.attr("activation_params", [])])
+
+
+_GROUP_ACTIVATIONS = (0, 1)
+"""``activation`` of GroupNorm: none, SiLU."""
+
+
+def _group_norm(n: OnnxLoweringContext) -> Results:
+    if n.attr("activation", 0) not in _GROUP_ACTIVATIONS:
+        raise NotLowered(f"the activation {n.attr('activation')} is not supported")
+    last = bool(n.attr("channels_last", 1))
+    x = channels_first(n, n.x) if last else n.x
+    affine = [n.cast(n.input(i), n.spec().dtype) for i in (1, 2)]
+    y = str(n.b.group_norm(x, *affine, groups=n.attr("groups"), eps=float(n.attr("epsilon", 1e-5))))
+    if n.attr("activation", 0):
+        y = str(n.b.silu(y))
+    return channels_last(n, y) if last else y
+
+
+def _skip_group_norm(n: OnnxLoweringContext) -> Results:
+    """Lower SkipGroupNorm: the norm of x + skip + bias; the sum is the last output."""
+    skip, channel = n.input(3), -1 if n.attr("channels_last", 1) else 1
+    spec = n.spec(3)
+    if spec.rank == 2:  # [batch, channels]
+        skip = str(n.b.unsqueeze(skip, dims=[1, 2] if channel == -1 else [2, 3]))
+    total = n.b.add(n.x, skip)
+    if n.opt(4) is not None:
+        bias = n.input(4) if channel == -1 else n.b.unsqueeze(n.input(4), dims=[1, 2])
+        total = n.b.add(total, bias)
+    y = _group_norm(_with_inputs(n, str(total), n.input(1), n.input(2)))
+    return [str(y), str(total)]
+
+
+LOWERINGS: dict[str, OpLowering] = {
+    "GroupNorm": _group_norm,
+    "NhwcConv": _last(CONVOLUTIONS["Conv"]),
+    "NhwcFusedConv": _fused_conv,
+    "NhwcMaxPool": _last(POOLS["MaxPool"]),
+    "QLinearConv": _quantized_conv,
+    "SkipGroupNorm": _skip_group_norm,
+}

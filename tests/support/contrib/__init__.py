@@ -1,0 +1,1 @@
+"""ONNX Runtime's own ops: cases, and what both sides compute for them."""
