@@ -25,7 +25,7 @@ def held(names: tuple[str, ...], dtypes: tuple[str, ...], limit: int) -> Counter
 
 
 def test_a_sample_of_every_op(part: Callable[[Sequence[str], int], list[str]]) -> None:
-    ops = part(tuple(BRIDGES), len(BRIDGES) // 5)
+    ops = part(tuple(BRIDGES), len(BRIDGES) // 8)
     count = held(tuple(ops), ("float32", "int64"), 1)
     assert count["right"] > (2 if len(ops) == len(BRIDGES) else 1) * count["refused"], count
 

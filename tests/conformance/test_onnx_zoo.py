@@ -26,14 +26,14 @@ def opened(name: str):
     return path, MODELS[name].inputs(MODELS[name].samples()[0])
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_a_model_comes_back_equal(name: str) -> None:
     path, feeds = opened(name)
     assert round_trip(onnx.load(path), feeds) == ""
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_nothing_of_a_model_is_opaque(name: str) -> None:
     path, _ = opened(name)

@@ -148,7 +148,7 @@ def sizes_for(entrance: str, field: str) -> str | int:
     return "n" if field in OPEN and entrance != "ops" else 2
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("layer", ["with_policy", "XPU_POLICY"])
 @pytest.mark.parametrize("entrance", ENTER)
 def test_what_is_set_around_an_entrance_does_what_its_argument_does(

@@ -48,7 +48,7 @@ def layer(name: str, dtype: str, seed: int = 1) -> tuple[Graph, dict[str, Any]]:
 
 @pytest.mark.parametrize("target", ["cpu", "cpu:x86-64-v3", "cpu:x86-64-v2"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 def test_a_row_has_the_same_bits_wherever_it_is(target: str, dtype: str) -> None:
     rng = np.random.default_rng(0)
     x = rng.standard_normal((ROWS, 96)).astype(np.dtype(getattr(ml_dtypes, dtype, dtype)))
@@ -82,6 +82,7 @@ def test_the_demand_of_a_program_is_recorded() -> None:
         Executor(plain, policy=POLICY)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("rows", [5, 13, 64])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_kernels_of_gpus_keep_it_emulated(rows: int, dtype: str) -> None:

@@ -96,7 +96,7 @@ def cases(op: str) -> list[tuple[tuple[str, ...], dict[str, Any]]]:
     return list(itertools.product(kinds, ATTRS.get(op, [{}])))
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("op", sorted(POINTWISE))
 def test_every_dtype(op: str) -> None:
     """All dtypes of one op in one program, so that a compiler is started once."""

@@ -118,6 +118,7 @@ def test_every_family_has_a_reference() -> None:
     assert {*REFERENCES, *ENCODER_DECODERS} == {*FAMILIES}
 
 
+@pytest.mark.sampled(24)
 @pytest.mark.parametrize("name", VARIANTS)
 def test_the_graph_is_the_model(name: str) -> None:
     config, arrays, tokens, want = checked(name)

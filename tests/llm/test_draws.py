@@ -77,7 +77,7 @@ def drawn(sampling: Sampling) -> Any:
     return np.bincount([pick(x, sampling, 11, step) for step in range(DRAWS)], minlength=LOGITS.size)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", SETTINGS)
 def test_draws_follow_the_exact_distribution(name: str) -> None:
     sampling = Sampling(**SETTINGS[name])
@@ -124,7 +124,7 @@ def _rows(sampling: Sampling, rows: int, first: int) -> dict[str, Any]:
     }
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", SETTINGS)
 def test_the_kernel_draws_what_the_host_draws(name: str) -> None:
     """20,000 draws of compiled code: the same tokens, so the same chi-square."""

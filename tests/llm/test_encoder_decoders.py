@@ -123,6 +123,7 @@ def test_every_encoder_decoder_has_a_reference() -> None:
     assert {*REFERENCES} == {name for name, row in FAMILIES.items() if row.encoder is not None}
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", VARIANTS)
 def test_the_graphs_are_the_model(name: str) -> None:
     config, arrays, source, tokens, encoded, want = checked(name)

@@ -95,7 +95,7 @@ def test_a_template_is_rendered_with_its_facts() -> None:
     assert render(template, ASKED, {"bos_token": "<s>"}) == "<s>[user] héllo\n{{ 7 * 7 }}>"
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("template", "why"),
     [

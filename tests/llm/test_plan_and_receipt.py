@@ -75,6 +75,7 @@ def test_a_plan_has_a_region_for_each_entry_point_and_reasons(folder: Path) -> N
         assert Plan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("phase", "changed"),
     [

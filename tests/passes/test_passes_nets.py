@@ -72,6 +72,7 @@ def test_every_kernel_says_where_it_comes_from(net) -> None:
         assert set(node.sources) <= known
 
 
+@pytest.mark.sampled(4)
 def test_levels_and_names(net) -> None:
     name, graph, _ = net
     assert run_passes(graph, 0) is graph

@@ -31,7 +31,7 @@ LOGICAL = [
 ]  # where values are stored is the compiler's, and changes no graph that it is given
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("step", LOGICAL, ids=lambda p: p.name)
 def test_pass_keeps_what_is_computed(step) -> None:
     @relaxed
@@ -68,7 +68,7 @@ def test_all_passes_keep_layers(graph: ir.Graph) -> None:
     assert computed <= fused, "a fusion lost the source of a member"
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("step", LOGICAL, ids=lambda p: p.name)
 def test_pass_keeps_layers(step) -> None:
     @relaxed

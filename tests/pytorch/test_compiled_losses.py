@@ -135,7 +135,7 @@ def compared(net: torch.nn.Module, data: tuple[Tensor, Tensor], low: torch.dtype
     return sizes
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", FUSED_LOSSES)
 def test_a_loss_stores_no_logits(name: str, device: str) -> None:
     torch.manual_seed(0)
@@ -150,7 +150,7 @@ def test_a_loss_stores_no_logits(name: str, device: str) -> None:
     assert "are kept for backward" in shown
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", STORED)
 def test_a_loss_that_stores_logits_has_a_reason(name: str, device: str) -> None:
     import re

@@ -115,6 +115,7 @@ def test_weights_in_16_bits_are_kept_where_they_are_small(rows: int, kept: bool,
     assert (2 * size * size in forward.saved.values()) == kept
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("wide", "kept"), [(8, True), (1, False)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_results_of_norms_in_16_bits_are_kept_where_they_are_small(

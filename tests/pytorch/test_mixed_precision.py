@@ -88,6 +88,7 @@ def cuda_autocast(dtype: torch.dtype) -> Iterator[None]:
         torch.set_autocast_dtype("cuda", before[1])
 
 
+@pytest.mark.sampled(13)
 @pytest.mark.parametrize("own", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", FAMILIES)
 def test_the_table_of_a_family_is_that_of_torch_autocast_on_cuda(name: str, own: torch.dtype) -> None:

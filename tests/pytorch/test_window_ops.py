@@ -17,7 +17,7 @@ DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 FAMILIES = {"conv": "generated", "norm": "generated", "pool": "generated"}
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(**named(WINDOW_CASES))
 def test_values_and_gradients_are_as_near_to_float64_as_those_of_pytorch(
@@ -26,7 +26,7 @@ def test_values_and_gradients_are_as_near_to_float64_as_those_of_pytorch(
     assert_near_float64(case, dtype, device)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(**named(WINDOW_CASES))
 def test_numerical_gradients_of_first_and_second_order(case: OpCase, device: str) -> None:
     operands = case.operands(torch.float64, device)

@@ -32,8 +32,8 @@ HOOK = "XPU_TEST_WRONG_KERNEL"
 
 
 @pytest.fixture(autouse=True)
-def own_store(monkeypatch, tmp_path):
-    monkeypatch.setenv("XPU_CACHE_DIR", str(tmp_path / "store"))
+def own_store(monkeypatch, fresh_store):
+    monkeypatch.setenv("XPU_CACHE_DIR", str(fresh_store))
     monkeypatch.delenv(HOOK, raising=False)
 
 

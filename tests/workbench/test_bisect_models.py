@@ -16,8 +16,8 @@ pytest.importorskip("onnxruntime")
 
 
 @pytest.fixture(autouse=True)
-def own_store(monkeypatch, tmp_path):
-    monkeypatch.setenv("XPU_CACHE_DIR", str(tmp_path / "store"))
+def own_store(monkeypatch, fresh_store):
+    monkeypatch.setenv("XPU_CACHE_DIR", str(fresh_store))
     monkeypatch.delenv("XPU_TEST_WRONG_KERNEL", raising=False)
 
 

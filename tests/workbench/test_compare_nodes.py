@@ -22,8 +22,8 @@ from xpuruntime.workbench.values.statistics import difference
 
 
 @pytest.fixture(autouse=True)
-def own_store(monkeypatch, tmp_path):
-    monkeypatch.setenv("XPU_CACHE_DIR", str(tmp_path / "store"))
+def own_store(monkeypatch, fresh_store):
+    monkeypatch.setenv("XPU_CACHE_DIR", str(fresh_store))
 
 
 # ── statistics ──
@@ -139,6 +139,7 @@ def sides(tmp_path, *engines, wrong=None):
     return (*made, Inputs().samples(made[0].model.inputs)[0])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("engine", ["native", "onnxruntime", "openvino"])
 def test_each_value_agrees_with_the_interpreter_within_the_budget(engine, tmp_path):
     if engine != "native":

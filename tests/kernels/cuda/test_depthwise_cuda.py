@@ -46,6 +46,7 @@ def test_tiles_of_every_size(tile: tuple[int, int], dtype: str, monkeypatch: pyt
     run((1, 16, 11, 10), (16, 1, 5, 5), padding=[2, 2], stride=[2, 2], dtype=dtype)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("tile", TILES)
 def test_windows_of_all_kinds(tile: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conv_depthwise, "_tile", lambda s, width: tile)

@@ -31,6 +31,7 @@ def few(rows: dict[str, Any], at: Any) -> dict[str, Any]:
     return {n: np.ascontiguousarray(x[at]) for n, x in rows.items()}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("vocab", "dtype"), [(1, "float32"), (97, "bfloat16"), (2500, "float32"), (5003, "bfloat16")]
 )

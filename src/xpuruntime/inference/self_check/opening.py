@@ -55,11 +55,11 @@ def checked_on_opening(
                 return Verdict.none("self_check is off")
             executable.examine_with(_examining(model, precision, key, check, store))
             return Verdict.none("shapes are open: each program is checked when its shapes are compiled")
-        if why := _demandeddiffers_by_demand(executable.only):
+        if why := _program_differs(executable.only):
             return Verdict.none(why)
         run, locate = _twin_run(executable.only), _locating(model, executable.only)
     else:
-        if isinstance(executable, HasRegions) and (why := _demanded_in_regions(executable)):
+        if isinstance(executable, HasRegions) and (why := _regions_differ(executable)):
             return Verdict.none(why)
         run, locate = executable.run, lambda feeds: first_tie(native_model(model), feeds, precision)
     try:
@@ -83,7 +83,7 @@ def _examining(
     def examine(
         executor: Executor, shapes: Mapping[str, tuple[int, ...]], inputs: Mapping[str, Any], began: float
     ) -> Decision:
-        if why := _demandeddiffers_by_demand(executor):
+        if why := _program_differs(executor):
             return Verdict.none(why).decision(model.name)
         sizes = bind(native_model(model).graph.input_specs, shapes)
         feeds, told = dict(inputs), "the inputs of the run"
@@ -115,13 +115,13 @@ def _examining(
     return examine
 
 
-def _demandeddiffers_by_demand(executor: Executor) -> str:
+def _program_differs(executor: Executor) -> str:
     """Return why a program differs from the model on the policy's demand, or an empty text."""
     return differs_by_demand(call.kernel for call in executor.plan.calls)
 
 
-def _demanded_in_regions(executable: HasRegions) -> str:
-    """Return the same reason for a model on several engines."""
+def _regions_differ(executable: HasRegions) -> str:
+    """Return why kernels of a model on several engines compute other values on the policy's demand, or an empty text."""
     evidence = executable.region_evidence().values()
     return differs_by_demand(row.kernel.partition(":")[0] for e in evidence for row in e.rows)
 
