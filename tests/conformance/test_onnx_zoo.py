@@ -33,7 +33,7 @@ def test_a_model_comes_back_equal(name: str) -> None:
     assert round_trip(onnx.load(path), feeds) == ""
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_nothing_of_a_model_is_opaque(name: str) -> None:
     path, _ = opened(name)

@@ -93,6 +93,7 @@ def four_bit_weights(path: Path) -> Path:
     return path.with_name("int4.onnx")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("rewrite", "ops", "limit"),
     [

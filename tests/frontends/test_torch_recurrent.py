@@ -50,7 +50,7 @@ def drawn(*shape: int) -> Any:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(1))
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_layers_are_read_whole(kind: str, form: str) -> None:

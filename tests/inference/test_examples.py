@@ -31,6 +31,7 @@ def model() -> bytes:
     return to_onnx(b.build(), {}).SerializeToString()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("place", [None, {"*": "auto"}], ids=["one engine", "several"])
 def test_a_choice_is_measured_on_them_and_recorded_for_them(place, model, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("XPU_AUTO_SECONDS", "1")

@@ -245,6 +245,7 @@ def test_a_source_of_several_answers_is_encoded_once(monkeypatch: pytest.MonkeyP
         assert [a.tokens for a in answers[::2]] == [ours.generate(s, **words).tokens for s in sources]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "words",
     [

@@ -87,7 +87,7 @@ def file_of(
     return file, model
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", [*HALVES, "Q4_K_M"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_the_model_is_the_one_with_the_files_values(tmp_path: Path, name: str, dtype: str) -> None:

@@ -75,7 +75,7 @@ def rms(ours: np.ndarray, reference: np.ndarray) -> float:
     return float(np.sqrt(np.square(ours.astype(np.float64) - reference).mean() / np.square(reference).mean()))
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(1, group="precisions")
 @pytest.mark.parametrize(("name", "size"), ALL)
 def test_float32_is_pytorch_s(name: str, size: str, onnx_file: Callable[..., Path]) -> None:
     feeds = models.inputs(name, COUNT, size=size, seed=3)
@@ -88,7 +88,7 @@ def test_float32_is_pytorch_s(name: str, size: str, onnx_file: Callable[..., Pat
     assert (np.argsort(-ours, -1)[..., :5] == np.argsort(-reference, -1)[..., :5]).all()
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(1, group="precisions")
 @pytest.mark.parametrize(("name", "size", "precision"), LOWER)
 def test_lower_precision_is_as_good_as_pytorch_s(
     name: str, size: str, precision: str, onnx_file: Callable[..., Path]

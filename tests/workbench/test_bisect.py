@@ -78,7 +78,7 @@ def run_again(saved):
 # ── nodes that are broken on purpose ──
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(1, group="broken")
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_node_with_another_weight_is_named(name, tmp_path):
     path = write(name, tmp_path)
@@ -98,7 +98,7 @@ def test_a_node_with_another_weight_is_named(name, tmp_path):
     assert node in document["node"]["nodes"]
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(1, group="broken")
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_node_with_a_wrong_kernel_is_named(name, tmp_path, monkeypatch):
     path = write(name, tmp_path)

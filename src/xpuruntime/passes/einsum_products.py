@@ -9,6 +9,7 @@ Equations that sum an axis of one operand alone, take a diagonal, or broadcast a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -93,15 +94,8 @@ def _matrix(
     order = [*batch, *lines, *line]
     if order != list(labels):
         value = editor.insert(node, "permute", value, dims=[labels.index(axis) for axis in order])
-    shape = [*(sizes[a] for a in batch), _product(lines, sizes), _product(line, sizes)]
+    shape = [*(sizes[a] for a in batch), *(math.prod(sizes[a] for a in part) for part in (lines, line))]
     return _viewed(editor, node, value, shape)
-
-
-def _product(axes: Sequence[str], sizes: dict[str, int]) -> int:
-    extent = 1
-    for axis in axes:
-        extent *= sizes[axis]
-    return extent
 
 
 def _viewed(editor: Editor, node: Node, value: Any, shape: Sequence[int]) -> Any:

@@ -114,7 +114,7 @@ def test_every_cut_of_a_streamed_weight_gives_the_same(config: GemvTileConfig, w
     judge(Streamed(), "linear", array((2, 520)), array((37, 520)), shift=config.columns == 1, weights=weights)  # type: ignore[arg-type]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("m", "n", "k", "dtype"), [
     (1, 64, 96, "bfloat16"), (3, 96, 65, "float32"), (8, 50, 520, "float64"), (5, 21, 1544, "bfloat16"), (16, 22, 1536, "float16"),
     (1, 4500, 264, "bfloat16"), (2, 7, 5000, "float32"),
