@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from support.native import check, compile_native, run_native
 
-from xpuruntime.errors import InputError, IrError, RunError
+import xpuruntime as xrt
+from xpuruntime.errors import InputError, IrError, KernelUnavailable, RunError
 from xpuruntime.ir import Graph, GraphBuilder, interp
 from xpuruntime.testing.emulation.cuda_host import cuda_host
 
@@ -53,6 +54,19 @@ def layers(
         )  # fmt: skip
         b.output(f"y{i}", y)
     return b.build(), feeds, known
+
+
+@pytest.mark.parametrize(
+    ("layer", "reason"),
+    [
+        ((40, 1, 5000, 1, 1, "none", False, True, "int64"), "1 to 4096 experts"),
+        ((70_000, 1, 3, 1, 1, "none", True, True, "int64"), "more than 65535 pairs"),
+    ],
+)
+def test_what_exceeds_a_launch_on_cuda_is_refused(layer: Layer, reason: str) -> None:
+    graph, _, known = layers("float32", (layer,))
+    with pytest.raises(KernelUnavailable, match=f"generated: {reason}"):
+        xrt.compile(graph, weights=known, target=cuda_host())
 
 
 LIMITS = {"bfloat16": 2e-2, "float16": 2e-3}

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..compiler.transfers import transfer_error
 from ..policies import current_policy, load_policy
-from .capture.obstacles import REMEDIES, REMEDY, user_line
+from .capture.obstacles import REMEDIES, REMEDY, Watching, user_line
 
 __all__ = ["transfer_limits"]
 
@@ -50,20 +49,12 @@ def transfer_limits(policy: Any = None) -> Iterator[None]:
         yield
 
 
-class _Limits(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is untyped here
-    """A mode that raises for operators that break a limit. It is an infra mode, as that of ``capture.obstacles``."""
+class _Limits(Watching):
+    """A mode that raises for operators that break a limit."""
 
     def __init__(self, limits: Mapping[str, str]) -> None:
         super().__init__()
         self._limits = limits
-
-    @classmethod
-    def is_infra_mode(cls) -> bool:
-        return True
-
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        return True
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

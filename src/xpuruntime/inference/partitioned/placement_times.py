@@ -6,15 +6,13 @@ from collections.abc import Mapping, Sequence
 
 from ...compiler.partition.cost import Costs
 from ...compiler.placement_times import PlacementTimes
-from ...compiler.times import KernelTimes
 from ...decisions import Candidate, Decision, Reason
-from ...errors import FormatError, XpuError
+from ...errors import XpuError
 from ...protocols import ModelSource
 from ...storage.store import Store
-from ..native.engine import TIMES
 from ..native.model import native_model
 from ..selection.candidate import EngineCandidate, LoadedEngine, attempt
-from ..selection.engine_times import is_available, misfit
+from ..selection.engine_times import is_available, misfit, times_of_file
 from ..selection.request import SessionRequest
 from .mixed import mixed_of, partition_on
 
@@ -32,14 +30,8 @@ def placement_by_file(
     store: Store,
 ) -> tuple[LoadedEngine, Decision] | str:
     """Return the fastest placement by the file that the option ``kernel_times`` names, or why the file does not decide (empty: it has none)."""
-    file = request.execution.options_for("native").get(TIMES)
-    if file is None:
-        return ""
-    try:
-        times = KernelTimes.load(file)
-    except FormatError:  # the native engine is refused with this reason
-        return ""
-    if not times.placements:
+    file, times = times_of_file(request)
+    if times is None or not times.placements:
         return ""
     rows = [r for r in times.placements if r.model == model.digest and dict(r.place) == dict(place)]
     usable = [c for c in candidates if is_available(c)]

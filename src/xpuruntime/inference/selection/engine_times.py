@@ -16,7 +16,16 @@ from ..native.engine import TIMES, machine_facts
 from .candidate import EngineCandidate, LoadedEngine, attempt
 from .request import SessionRequest
 
-__all__ = ["choice_by_file", "is_available", "misfit"]
+__all__ = ["choice_by_file", "is_available", "misfit", "times_of_file"]
+
+
+def times_of_file(request: SessionRequest) -> tuple[str, KernelTimes | None]:
+    """Return the file that the option ``kernel_times`` names and its times; None without a file, or if it is refused as the native engine's."""
+    file = request.execution.options_for("native").get(TIMES, "")
+    try:
+        return file, KernelTimes.load(file) if file else None
+    except FormatError:
+        return file, None
 
 
 def choice_by_file(
@@ -26,14 +35,8 @@ def choice_by_file(
 
     Of several sets of sizes, the sum of the times decides. Every available candidate must have a time, of its release and on this device.
     """
-    file = request.execution.options_for("native").get(TIMES)
-    if file is None:
-        return ""
-    try:
-        times = KernelTimes.load(file)
-    except FormatError:  # the native engine is refused with this reason
-        return ""
-    if not times.engines:
+    file, times = times_of_file(request)
+    if times is None or not times.engines:
         return ""
     rows = [row for row in times.engines if row.model == model.digest]
     usable = [c for c in candidates if is_available(c)]

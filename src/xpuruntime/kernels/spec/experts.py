@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from typing import Self
 
 from ...decisions import Reason, Support
+from ...storage.blocks import GroupForm
 from ...types import DType
 from ..kernel import NodeCall
+from .linear import not_in_blocks
 from .product import sizes
 from .support import FLOATS
 
-__all__ = ["ExpertProduct", "why_not_experts"]
+__all__ = ["ExpertProduct", "supports_groups", "why_not_experts"]
 
 _STREAMED_ROWS, _STREAMED_PAIRS = 4, 16
 """Maximum rows, or pairs, whose matrices are streamed from memory one by one; above this, rows are grouped by expert."""
@@ -74,3 +76,17 @@ def why_not_experts(call: NodeCall) -> Support | None:
     if not all(s.is_dense for s in (call.outputs[0], *(o.spec for o in call.tensors))):
         return Support.no(Reason.SHAPE_UNSUPPORTED, "operands and result must be dense")
     return None
+
+
+def supports_groups(call: NodeCall, form: GroupForm | None) -> Support:
+    """Return yes for dense floats of at most 32 bits, and constant matrices that are quantized to a form, or (None) stored in blocks."""
+    refused = why_not_experts(call)
+    if refused is not None:
+        return refused
+    if call.outputs[0].dtype is DType.FLOAT64:
+        return Support.no(Reason.DTYPE_UNSUPPORTED, "weights of 4 bits are not supported for float64")
+    if not call.tensor(1).is_weight:
+        return Support.no(Reason.SHAPE_UNSUPPORTED, "the matrices must be weights, which are packed at load")
+    if form is None and call.tensor(1).groups is None:
+        return not_in_blocks(call)
+    return Support.yes()

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = ["REMEDIES", "REMEDY", "Obstacle", "optimizer_obstacles", "user_line", "watched"]
+__all__ = ["REMEDIES", "REMEDY", "Obstacle", "Watching", "optimizer_obstacles", "user_line", "watched"]
 
 _PACKAGE = str(Path(torch.__file__).parent)
 _HERE = str(Path(__file__).parents[1])
@@ -39,13 +39,11 @@ class Obstacle:
         return f"{self.op} {self.reason}{f' at {self.where}' if self.where else ''}. {self.do}"
 
 
-class _CurrentOp(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is untyped here
-    """A mode that records the name of the operator that runs.
+class Watching(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is untyped here
+    """A mode that sees the operators that run.
 
     It is an infra mode. Under any other mode torch.compile does not use its compiled code, even after that mode has ended.
     """
-
-    name = ""
 
     @classmethod
     def is_infra_mode(cls) -> bool:
@@ -54,6 +52,12 @@ class _CurrentOp(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is untyped
     @classmethod
     def ignore_compile_internals(cls) -> bool:
         return True
+
+
+class _CurrentOp(Watching):
+    """A mode that records the name of the operator that runs."""
+
+    name = ""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

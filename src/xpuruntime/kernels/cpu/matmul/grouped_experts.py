@@ -11,13 +11,12 @@ from typing import Any
 
 from ....codegen.c_types import C_TYPES
 from ....codegen.target import CodegenTarget
-from ....decisions import Reason, Support
+from ....decisions import Support
 from ....program.program import RecipeStep
 from ....storage.blocks import GroupForm
 from ....types import DType, TensorSpec
 from ...kernel import Kernel, LoweredCall, NodeCall, Packed, Stage
-from ...spec.experts import ExpertProduct, why_not_experts
-from ...spec.linear import not_in_blocks
+from ...spec.experts import ExpertProduct, supports_groups
 from ...spec.movement.elements import STATUS
 from ..abi import isa_of
 from .gemm_tiling import registers
@@ -46,18 +45,7 @@ class GroupedExperts(Kernel):
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
         """Return yes for dense floats of at most 32 bits, and constant matrices."""
-        refused = why_not_experts(call)
-        if refused is not None:
-            return refused
-        if call.outputs[0].dtype is DType.FLOAT64:
-            return Support.no(Reason.DTYPE_UNSUPPORTED, "weights of 4 bits are not supported for float64")
-        if not call.tensor(1).is_weight:
-            return Support.no(
-                Reason.SHAPE_UNSUPPORTED, "the matrices must be weights, which are packed at load"
-            )
-        if self.form is None and call.tensor(1).groups is None:
-            return not_in_blocks(call)
-        return Support.yes()
+        return supports_groups(call, self.form)
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
         """Return one stage of panels times pairs, or times experts."""

@@ -77,7 +77,8 @@ class ExpertGemm(Kernel):
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
         """Return yes for dense floats."""
-        return _why_not(call) or Support.yes()
+        refused = _why_not(call)
+        return Support.yes() if refused is None else refused
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
         """Lower the call to two stages, groups of rows and their products, or to the GEMV."""

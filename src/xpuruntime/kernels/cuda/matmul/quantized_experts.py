@@ -10,12 +10,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ....codegen.target import CodegenTarget
-from ....decisions import Reason, Support
+from ....decisions import Support
 from ....storage.blocks import GroupForm
-from ....types import DType
 from ...kernel import Kernel, LoweredCall, NodeCall
-from ...spec.experts import ExpertProduct
-from ...spec.linear import LinearLayer, not_in_blocks
+from ...spec.experts import ExpertProduct, supports_groups
+from ...spec.linear import LinearLayer
 from ..heavy import shared_limit
 from .experts import ExpertGemm, expert_operands, reporting, row_text
 from .gemv import GemvProblem
@@ -38,18 +37,8 @@ class QuantizedExperts(Kernel):
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
         """Return yes for dense floats of at most 32 bits, and constant matrices."""
-        said = ExpertGemm().supports(call, target)
-        if not said:
-            return said
-        if call.outputs[0].dtype is DType.FLOAT64:
-            return Support.no(Reason.DTYPE_UNSUPPORTED, "weights of 4 bits are not supported for float64")
-        if not call.tensor(1).is_weight:
-            return Support.no(
-                Reason.SHAPE_UNSUPPORTED, "the matrices must be weights, which are packed at load"
-            )
-        if self.form is None and call.tensor(1).groups is None:
-            return not_in_blocks(call)
-        return Support.yes()
+        products = ExpertGemm().supports(call, target)
+        return supports_groups(call, self.form) if products else products
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
         """Lower the call to one stage of pairs, or to the matrices as floats and their products."""
