@@ -28,7 +28,7 @@ class ArenaPool {
         size_t bytes = 0;
         bool taken = false;
         bool kept = false;           // by a context, until it ends
-        const void* user = nullptr;  // the context that used it last
+        const void* user = nullptr;  // the context that orders its next run after this one; may be null
         bool queued = false;         // that run was queued without waiting, up to `mark`
         std::unique_ptr<StreamMark> mark{};
     };
@@ -54,6 +54,8 @@ class ArenaPool {
     Status follow(const Arena& arena, RunState* state, const void* user);
     // Give the arena back after a run. `queued`: the run was not waited for.
     Status give_back(Arena& arena, RunState* state, const void* user, bool queued);
+    // The same for a run that failed before its work followed the arena's. Later runs follow the same work.
+    void give_back_unused(Arena& arena) noexcept;
     // The context of a kept arena has ended, and so has its work.
     void release(Arena& arena) noexcept;
 

@@ -89,13 +89,17 @@ Status ArenaPool::give_back(Arena& arena, RunState* state, const void* user, boo
     if (queued && state != nullptr && !(status = backend_->mark(*state, arena.mark)).ok()) arena.mark.reset();
     arena.queued = queued;
     arena.user = user;
-    if (arena.kept) return status;
+    give_back_unused(arena);
+    return status;
+}
+
+void ArenaPool::give_back_unused(Arena& arena) noexcept {
+    if (arena.kept) return;
     {
         const std::lock_guard<std::mutex> lock(mutex_);
         arena.taken = false;
     }
     given_back_.notify_one();
-    return status;
 }
 
 void ArenaPool::release(Arena& arena) noexcept {
