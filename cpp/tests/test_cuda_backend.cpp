@@ -380,3 +380,22 @@ TEST_CASE("streams and events order work and report its completion") {
     CHECK(later->since(*event).status.ok());
     CHECK(second->synchronize().ok());
 }
+
+TEST_CASE("a queued run that is stopped keeps the order of its context's earlier run") {
+    const auto on = backend();
+    const auto executor = make(on, chain(*on, n), 1);
+    const Weight w = Weight::filled(*on, 7);
+    const auto x = on->block(4 * n, {}).value, y = on->block(4 * n, {}).value;
+    const auto mine = std::move(on->stream().value), other = std::move(on->stream().value),
+               last = std::move(on->stream().value);
+    REQUIRE(run_device(*executor, w.weights, *x, *y, {true, mine->handle()}).ok());
+    const Memory in = reinterpret_cast<Memory>(x->address()), out = reinterpret_cast<Memory>(y->address());
+    const std::atomic<bool> stop{true};
+    Executor::Run stopped;
+    stopped.weights = &w.weights, stopped.inputs = &in, stopped.outputs = &out, stopped.stop = &stop;
+    stopped.order = {true, other->handle()};
+    CHECK(executor->run(stopped).code == Code::cancelled);
+    REQUIRE(run_device(*executor, w.weights, *x, *y, {true, last->handle()}).ok());
+    REQUIRE(last->synchronize().ok());
+    CHECK(mine->done().value);
+}
