@@ -5,9 +5,9 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <list>
 #include <memory>
 #include <mutex>
-#include <vector>
 
 #include "xpurt/backend.h"
 
@@ -71,13 +71,16 @@ class ArenaPool {
 
   private:
     Arena* idle(size_t bytes, const void* user) noexcept;
-    Arena* largest_idle() noexcept;
-    void drop(Arena& arena) noexcept;
+    int64_t idle_bytes() const noexcept;
+    int64_t remove_largest_idle(std::list<Arena>& removed) noexcept;
+    void free(std::list<Arena>& removed) noexcept;
 
     const std::shared_ptr<Backend> backend_;
+    // Nothing waits for the device or allocates while it holds this. Those bytes are in `held_` before they
+    // are allocated and until they are free.
     mutable std::mutex mutex_;
     std::condition_variable given_back_;
-    std::vector<std::unique_ptr<Arena>> arenas_;
+    std::list<Arena> arenas_;
     int64_t limit_ = 0, held_ = 0, kept_ = 0, peak_ = 0;
 };
 
