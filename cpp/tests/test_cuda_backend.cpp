@@ -1,5 +1,6 @@
 // The CUDA backend over a simulated driver, whose memory is the host's and whose queues run only when they
 // are waited for: order, graphs, copies, failures. scripts/test-gpu tests the real driver.
+#include <algorithm>
 #include <atomic>
 #include <thread>
 #include <vector>
@@ -398,4 +399,32 @@ TEST_CASE("a queued run that is stopped keeps the order of its context's earlier
     REQUIRE(run_device(*executor, w.weights, *x, *y, {true, last->handle()}).ok());
     REQUIRE(last->synchronize().ok());
     CHECK(mine->done().value);
+}
+
+TEST_CASE("page-locked arrays are the caller's again when their run returns, also after a failure") {
+    const auto on = backend();
+    const auto executor = make(on, chain(*on, n), 1);
+    const Weight w = Weight::filled(*on, 7);
+    auto* const x = static_cast<float*>(on->allocate_pinned(4 * n));
+    auto* const y = static_cast<float*>(on->allocate_pinned(4 * n));
+    std::fill_n(x, n, 1.0f);
+    const Memory in = x, out = y;
+    std::atomic<bool> stop{true};
+    Executor::Run run;
+    run.weights = &w.weights, run.inputs = &in, run.outputs = &out, run.host = true, run.stop = &stop;
+    const auto driven = [] {
+        return std::vector<int>{calls("cuMemcpyHtoDAsync_v2"), calls("cuStreamSynchronize")};
+    };
+    std::vector<int> before = driven();
+    CHECK(executor->run(run).code == Code::cancelled);
+    CHECK(driven() == std::vector<int>{before[0] + 1, before[1] + 1});  // nothing reads x any more
+    stop = false;
+    before = driven();
+    REQUIRE(executor->run(run).ok());
+    CHECK(driven()[0] == before[0] + 1);
+    std::fill_n(x, n, 50.0f);
+    REQUIRE(on->synchronize(nullptr).ok());
+    CHECK(std::vector<float>(y, y + n) == std::vector<float>(n, 7.0f));
+    on->release_pinned(x);
+    on->release_pinned(y);
 }

@@ -11,7 +11,9 @@ import pytest
 
 import xpuruntime as xrt
 from xpuruntime.errors import EngineUnavailable, OutOfMemory, PolicyError
+from xpuruntime.inference.native.run_memory import RunMemory
 from xpuruntime.profiler.receipt import Receipt
+from xpuruntime.runtime import NullBackend
 
 
 def images(batch: int) -> np.ndarray:
@@ -144,3 +146,12 @@ def test_an_engine_that_allocates_memory_itself_is_refused(path: Path, cache: Pa
         xrt.compile(
             xrt.load_onnx(path), target="cpu", policy={"version": 1, "execution": {"memory_bytes": 1000}}
         )
+
+
+def test_a_device_without_shared_memory_of_runs_is_refused_with_a_remedy() -> None:
+    memory = RunMemory("the session", NullBackend())
+    assert memory.report([]) == {}
+    with pytest.raises(
+        EngineUnavailable, match=r"got device .*Drop memory_bytes, or use device='cpu' or 'cuda'"
+    ):
+        memory.limit(1000, [])
