@@ -573,7 +573,7 @@ def pinned() -> None:
         empty_pinned(8, device="cpu")
     with pytest.raises(InputError, match="a shape of whole numbers"):
         empty_pinned((2, -1))
-    with pytest.raises(InputError, match="below a byte; got int4. Use int8 or a wider type"):
+    with pytest.raises(InputError, match=r"below a byte; got int4\. Use int8 or a wider type"):
         empty_pinned(8, "int4")
 
 
