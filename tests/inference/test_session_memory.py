@@ -11,7 +11,12 @@ import pytest
 
 import xpuruntime as xrt
 from xpuruntime.errors import OutOfMemory, PolicyError
+
+
+from xpuruntime.errors import EngineUnavailable, OutOfMemory, PolicyError
+from xpuruntime.inference.native.run_memory import RunMemory
 from xpuruntime.profiler.receipt import Receipt
+from xpuruntime.runtime import NullBackend
 
 
 def images(batch: int) -> np.ndarray:
@@ -156,3 +161,12 @@ def test_auto_chooses_among_engines_that_can_hold_the_limit(path: Path, cache: P
         assert decision.chosen.name == "native on cpu"
         refused = {c.name: c.reason for c in decision.rejected}
         assert "allocates memory itself" in refused["onnxruntime on cpu"]
+
+
+def test_a_device_without_shared_memory_of_runs_is_refused_with_a_remedy() -> None:
+    memory = RunMemory("the session", NullBackend())
+    assert memory.report([]) == {}
+    with pytest.raises(
+        EngineUnavailable, match=r"got device .*Drop memory_bytes, or use device='cpu' or 'cuda'"
+    ):
+        memory.limit(1000, [])
