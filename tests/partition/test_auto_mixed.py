@@ -7,11 +7,13 @@ import pytest
 from support.onnx_models import small_classifier
 
 import xpuruntime as xrt
+from xpuruntime.codegen.cuda.target import cuda_target
+from xpuruntime.compiler import resolve
 from xpuruntime.compiler.partition.cost import Costs
 from xpuruntime.decisions import Candidate, Decision, Reason
 from xpuruntime.frontends.model_file import open_model
 from xpuruntime.inference.native.model import native_model
-from xpuruntime.inference.partitioned import auto_mixed, mixed_search
+from xpuruntime.inference.partitioned import auto_mixed, mixed_search, placement_times
 from xpuruntime.inference.partitioned.node_costs import measured_costs, node_seconds
 from xpuruntime.inference.selection import auto
 from xpuruntime.inference.selection.auto import Contender
@@ -94,6 +96,40 @@ def test_plans_come_from_costs_and_a_change_must_pay(model) -> None:
     assert [r.engine for r in same.regions] == ["native", "onnxruntime"]
     one = {e: dict.fromkeys(first, 1e-3 if e == "native" else 2e-3) for e in costs.measured}
     assert list(mixed_search.mixes(graph, Costs(measured=one), wanted, {})) == []
+
+
+@pytest.fixture
+def h100(monkeypatch) -> DeviceId:
+    """A device whose target is that of an H100, which need not be here: placing asks only which ops have kernels."""
+    monkeypatch.setattr(resolve, "_with_libraries", lambda target, *_: target)
+    monkeypatch.setattr(resolve, "cuda_target", lambda _: cuda_target("cuda:h100-sxm"))
+    return DeviceId.parse("cuda:0")
+
+
+def test_costs_propose_a_mix_on_a_gpu_too(model, h100) -> None:
+    graph = native_model(model).graph
+    names = [n.name for n in graph.nodes if n.op != "constant"]
+    half = len(names) // 2
+    native = {n: 1e-3 if i < half else 9e-3 for i, n in enumerate(names)}
+    other = {n: 9e-3 if i < half else 1e-3 for i, n in enumerate(names)}
+    costs = Costs(measured={"native": native, "onnxruntime": other})
+    (plan,) = mixed_search.mixes(graph, costs, EngineCandidate("native", h100), {})
+    assert [(r.engine, r.device, plan.members[r.id]) for r in plan.regions] == [
+        ("native", "cuda:0", tuple(names[:half])),
+        ("onnxruntime", "cuda:0", tuple(names[half:])),
+    ]
+
+
+def test_a_recorded_mix_keeps_the_engine_of_each_node_on_a_gpu(model, h100, monkeypatch) -> None:
+    graph = native_model(model).graph
+    names = [n.name for n in graph.nodes if n.op != "constant"]
+    homes = {n: "native" if i < 2 else "onnxruntime" for i, n in enumerate(names)}
+    plans = []
+    monkeypatch.setattr(placement_times, "mixed_of", lambda _model, plan, *_: plans.append(plan))
+    placement_times.placed_again(model, EngineCandidate("onnxruntime", h100), homes, {}, Store(mode="off"))
+    (plan,) = plans
+    assert {n: r.engine for r in plan.regions for n in plan.members[r.id]} == homes
+    assert {r.device for r in plan.regions} == {"cuda:0"}
 
 
 @pytest.mark.parametrize(("mix_us", "chosen"), [(90.0, "mix"), (98.0, "openvino"), (99.9, "openvino")])

@@ -163,14 +163,14 @@ def _demanded_kernels(request: SessionRequest, engine: str, device: DeviceId) ->
 def partition_on(
     graph: Graph, first: EngineCandidate, engines: Sequence[str], place: Mapping[str, str], costs: Costs
 ) -> PartitionPlan:
-    """Return the plan over engines on the device of ``first``, by costs that name engines without it."""
+    """Return the plan over engines on the device of ``first``. Costs name engines without a device."""
     device = first.device
     return partition(
         graph,
         _demanded_kernels(first.request, engines[0], device),
         others=[_on_device(e, device) for e in engines[1:]],
         place={k: _on_device(e, device) for k, e in place.items()},
-        costs=replace(costs, measured={_on_device(e, device): t for e, t in costs.measured.items()}),
+        costs=costs,
     )
 
 
