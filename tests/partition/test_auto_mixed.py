@@ -13,14 +13,14 @@ from xpuruntime.compiler.partition.cost import Costs
 from xpuruntime.decisions import Candidate, Decision, Reason
 from xpuruntime.frontends.model_file import open_model
 from xpuruntime.inference.native.model import native_model
-from xpuruntime.inference.partitioned import auto_mixed, mixed_search, placement_times
+from xpuruntime.inference.partitioned import auto_mixed, mixed, mixed_search, placement_times
 from xpuruntime.inference.partitioned.node_costs import measured_costs, node_seconds
 from xpuruntime.inference.selection import auto
 from xpuruntime.inference.selection.auto import Contender
 from xpuruntime.inference.selection.candidate import EngineCandidate, attempt
 from xpuruntime.inference.selection.request import SessionRequest
 from xpuruntime.protocols import EvidenceRow
-from xpuruntime.storage.store import Store
+from xpuruntime.storage.store import Store, digest
 from xpuruntime.targets import DeviceId
 from xpuruntime.types import DType
 
@@ -130,6 +130,23 @@ def test_a_recorded_mix_keeps_the_engine_of_each_node_on_a_gpu(model, h100, monk
     (plan,) = plans
     assert {n: r.engine for r in plan.regions for n in plan.members[r.id]} == homes
     assert {r.device for r in plan.regions} == {"cuda:0"}
+
+
+def test_a_verdict_on_a_mix_is_of_its_devices_and_their_products(model, h100, monkeypatch) -> None:
+    graph, request = native_model(model).graph, SessionRequest(threads=1)
+    homes = {"conv": "native", "*": "onnxruntime"}
+    engines, costs = ("native", "onnxruntime"), Costs()
+
+    def key(device: DeviceId, product: str) -> dict:
+        monkeypatch.setattr(mixed, "product_of", lambda d: f"{d}: {product}")
+        first = EngineCandidate("native", device, request)
+        plan = mixed.partition_on(graph, first, engines, homes, costs)
+        return mixed._artifact_key(model, plan, plan.regions, request)
+
+    assert key(h100, "H100") == key(h100, "H100")
+    assert digest(key(h100, "H100")) != digest(key(h100, "H200"))
+    assert digest(key(h100, "")) != digest(key(DeviceId.parse("cuda:1"), ""))
+    assert digest(key(h100, "")) != digest(key(CPU, ""))
 
 
 @pytest.mark.parametrize(("mix_us", "chosen"), [(90.0, "mix"), (98.0, "openvino"), (99.9, "openvino")])

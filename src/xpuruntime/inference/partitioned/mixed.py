@@ -23,7 +23,7 @@ from ...ir import Graph
 from ...ir.family import source_names
 from ...ir.host_waits import decides_sizes
 from ...policies import ExecutionPolicy, KernelPolicy, Policy, Resolved
-from ...program.plan import Plan, PlanNode
+from ...program.plan import Plan, PlanNode, Region
 from ...protocols import Array, EngineRequest, Evidence, HasRegions, ModelSource, RunsTensors, Stoppable
 from ...runtime.execution.executor import Executor
 from ...storage.store import Store
@@ -34,6 +34,7 @@ from ..selection.candidate import EngineCandidate, LoadedEngine
 from ..selection.request import SessionRequest, kernels_key
 from ..selection.vendor_options import speaks_of_families
 from .dag_executor import DAGExecutor
+from .region_devices import product_of
 
 __all__ = [
     "MixedExecutable",
@@ -212,18 +213,26 @@ def mixed_of(
     homes = {n: r.engine for r in plan.regions for n in plan.members[r.id]}
     facts = {"regions": len(regions), "from_store": False, "mix": name, "homes": homes}
     executable = MixedExecutable(model, plan, dag)
-    key = {
+    key = _artifact_key(model, plan, dag.plan.regions, request)
+    return LoadedEngine(first, model, executable, __version__, model.precision, Support.yes(), facts, key)
+
+
+def _artifact_key(
+    model: ModelSource, plan: PartitionPlan, regions: Sequence[Region], request: SessionRequest
+) -> dict[str, Any]:
+    """Return everything that decides the programs of a mix. regions: as they run now. Raises DeviceUnavailable."""
+    return {
         "xpuruntime": __version__,
         "compiler": dict(compiler_facts()),
-        "engines": {r.engine: r.engine_version for r in dag.plan.regions},
+        "engines": {r.engine: r.engine_version for r in regions},
         "model": model.digest,
-        "homes": homes,
+        "homes": {n: f"{r.engine} on {r.device}" for r in regions for n in plan.members[r.id]},
+        "devices": sorted({product_of(DeviceId.parse(r.device)) for r in regions}),
         "threads": request.threads,
         "options": request.options,
         "optimization": request.optimization,
         "kernels": kernels_key(request.kernels),
     }
-    return LoadedEngine(first, model, executable, __version__, model.precision, Support.yes(), facts, key)
 
 
 def native_request(request: SessionRequest, device: DeviceId) -> EngineRequest:
