@@ -162,7 +162,9 @@ def test_a_mix_that_is_not_clearly_faster_loses_to_the_best_single_engine(mix_us
     assert found.chosen.name == chosen
     assert {c.name for c in found.rejected} == set(times) - {chosen}
     if chosen != "mix":
-        assert "not clearly less" in next(c.reason for c in found.rejected if c.name == "mix")
+        left = next(c for c in found.rejected if c.name == "mix")
+        assert left.code is Reason.LOWER_PREFERENCE
+        assert "not clearly less" in left.reason
 
 
 def test_a_session_takes_what_measuring_says_and_remembers_it(quick, tmp_path) -> None:

@@ -138,7 +138,10 @@ def _by_margin(contenders: Sequence[Contender], mixed: Sequence[str], decision: 
     chosen = Candidate(best.name, Reason.FASTEST, text, facts=was.facts)
     share = head.facts["median_us"] / best.median_us
     left = Candidate(
-        head.name, Reason.SLOWER, f"{share:.3f}x the time of {best.name}: not clearly less", facts=head.facts
+        head.name,
+        Reason.LOWER_PREFERENCE,
+        f"{share:.3f}x the time of {best.name}: not clearly less",
+        facts=head.facts,
     )
     return replace(decision, chosen=chosen, rejected=(left, *(c for c in decision.rejected if c is not was)))
 
