@@ -149,6 +149,25 @@ def test_a_verdict_on_a_mix_is_of_its_devices_and_their_products(model, h100, mo
     assert digest(key(h100, "")) != digest(key(CPU, ""))
 
 
+def test_a_native_region_on_the_host_of_a_gpus_model_is_refused_by_its_node(model, h100) -> None:
+    graph = native_model(model).graph
+    first = EngineCandidate("onnxruntime", h100, SessionRequest(threads=1))
+    place = {"fc1": "native on cpu"}
+    plan = mixed.partition_on(graph, first, ("onnxruntime",), place, Costs())
+    refused = mixed.mixed_of(model, plan, first, Store(mode="off"))
+    assert refused.code is Reason.DEVICE_MISMATCH
+    assert "uses cuda:0 run on GPUs, and node " in refused.reason
+    assert "'native on cuda:0'" in refused.do
+
+
+def test_a_forced_kernel_is_on_the_gpu_of_the_session(model, h100) -> None:
+    graph = native_model(model).graph
+    kernels = xrt.KernelPolicy(rules=[xrt.Rule(op="softmax", use="generated")])
+    first = EngineCandidate("onnxruntime", h100, SessionRequest(xrt.policies.Policy(kernel=kernels)))
+    plan = mixed.partition_on(graph, first, ("onnxruntime",), {}, Costs())
+    assert [(r.engine, r.device) for r in plan.regions] == [("onnxruntime", "cuda:0"), ("native", "cuda:0")]
+
+
 @pytest.mark.parametrize(("mix_us", "chosen"), [(90.0, "mix"), (98.0, "openvino"), (99.9, "openvino")])
 def test_a_mix_that_is_not_clearly_faster_loses_to_the_best_single_engine(mix_us, chosen) -> None:
     times = {"native": 120.0, "openvino": 100.0, "mix": mix_us}

@@ -24,6 +24,7 @@ from ...ir.family import source_names
 from ...ir.host_waits import decides_sizes
 from ...policies import ExecutionPolicy, KernelPolicy, Policy, Resolved
 from ...program.plan import Plan, PlanNode, Region
+from ...program.program import CompiledProgram
 from ...protocols import Array, EngineRequest, Evidence, HasRegions, ModelSource, RunsTensors, Stoppable
 from ...runtime.execution.executor import Executor
 from ...storage.store import Store
@@ -34,7 +35,7 @@ from ..selection.candidate import EngineCandidate, LoadedEngine
 from ..selection.request import SessionRequest, kernels_key
 from ..selection.vendor_options import speaks_of_families
 from .dag_executor import DAGExecutor
-from .region_devices import product_of
+from .region_devices import first_gpu, product_of
 
 __all__ = [
     "MixedExecutable",
@@ -193,13 +194,24 @@ def mixed_of(
     engines = dict.fromkeys(r.engine for r in regions)
     name = f"{' + '.join(engines)} on {first.device}, {len(regions)} regions"
     request = first.request
-    own = native_request(request, first.device)
-    if not (answer := takes_options(own)):
+    at = {r.id: DeviceId.parse(r.device) for r in regions if r.engine == "native"}
+    gpu = first_gpu([r.device for r in plan.regions])
+    host = next((n for r, device in at.items() if device.kind == "cpu" for n in plan.members[r]), "")
+    if gpu is not None and host:
+        text = f"native regions of a model that uses {gpu} run on GPUs, and node {host!r} is placed on native on the cpu"
+        do = f"Place it on 'native on {gpu}', or on a vendor engine on the cpu."
+        return Candidate(name, Reason.DEVICE_MISMATCH, text, do)
+    if not (answer := takes_options(native_request(request, first.device))):
         return Candidate.rejected(name, answer)
+
+    def compiled(graph: Graph) -> CompiledProgram:
+        own = native_request(request, at.get(region_of(graph), first.device))
+        return compiled_graph(graph, own, _kernel_lock(request, graph))
+
     try:
         dag = DAGExecutor(
             plan,
-            compile_fn=lambda graph: compiled_graph(graph, own, _kernel_lock(request, graph)),
+            compile_fn=compiled,
             original=model if model.format == "onnx" else None,
             threads=request.threads,
             store=store if request.caching else None,
@@ -236,7 +248,7 @@ def _artifact_key(
 
 
 def native_request(request: SessionRequest, device: DeviceId) -> EngineRequest:
-    """Return the request that native regions of a session on a device are compiled for."""
+    """Return the request that a native region of a session on a device is compiled for."""
     options = request.options.get("native", {})
     at = device if device.kind == "cuda" else DeviceId("cpu")
     return EngineRequest(at, None, request.threads, options, request.optimization, request.kernels)
@@ -259,8 +271,7 @@ def locked_mix(model: ModelSource, request: SessionRequest, store: Store) -> Loa
     """
     assert request.lock is not None
     plan = replayed(native_model(model).graph, request.lock.regions, {})
-    devices = [DeviceId.parse(r.device) for r in plan.regions]
-    device = next((d for d in devices if d.kind == "cuda"), DeviceId("cpu"))
+    device = first_gpu([r.device for r in plan.regions]) or DeviceId("cpu")
     first = EngineCandidate(str(request.engine), device, request)
     return mixed_of(model, plan, first, store)
 

@@ -1,12 +1,19 @@
-"""Devices of regions: their products, for records that hold on one of them."""
+"""Devices of regions: the GPU among them, and their products, for records that hold on one of them."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 from ...runtime.backends.cuda import CudaBackend
 from ...runtime.device import Device
 from ...targets import DeviceId
 
-__all__ = ["product_of"]
+__all__ = ["first_gpu", "product_of"]
+
+
+def first_gpu(devices: Iterable[str]) -> DeviceId | None:
+    """Return the first GPU with CUDA of some devices by name; None if there is none."""
+    return next((d for d in map(DeviceId.parse, devices) if d.kind == "cuda"), None)
 
 
 def product_of(device: DeviceId) -> str:
