@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import settings
 
@@ -182,6 +183,35 @@ def own_settings(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempP
     for name in [n for n in os.environ if n.startswith("XPU_") and not n.startswith("XPU_TEST_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("XPU_CACHE_DIR", str(store_of_run(tmp_path_factory)))
+
+
+@functools.cache
+def _generators(module: types.ModuleType) -> tuple[tuple[Any, Callable[[], None]], ...]:
+    """Generators of a test module and of the support modules that are loaded with it, each with what puts it back to its present state."""
+    found: dict[int, tuple[Any, Callable[[], None]]] = {}
+    folder = str(ROOT / "tests")
+    loaded = (
+        m for m in list(sys.modules.values()) if str(getattr(m, "__file__", None) or "").startswith(folder)
+    )
+    for owner in (module, *loaded):
+        for value in list(vars(owner).values()):
+            if isinstance(value, np.random.Generator):
+                bits = value.bit_generator
+                found[id(value)] = value, functools.partial(setattr, bits, "state", bits.state)
+            elif type(value).__module__ == "torch._C" and hasattr(value, "set_state"):
+                found[id(value)] = value, functools.partial(value.set_state, value.get_state())
+    return tuple(_STARTS.setdefault(key, start) for key, start in found.items())
+
+
+_STARTS: dict[int, tuple[Any, Callable[[], None]]] = {}
+"""By its id, each generator and what puts it back to where it was when it was first met. The generator is kept, so that no other takes its id."""
+
+
+@pytest.fixture(autouse=True)
+def same_random_numbers(request: pytest.FixtureRequest) -> None:
+    """Give each test the random inputs that it has alone, whatever ran before it in this process: a sample must not change them."""
+    for _, restart in _generators(request.module):
+        restart()
 
 
 def store_of_run(factory: pytest.TempPathFactory) -> Path:

@@ -12,8 +12,9 @@ from support.contrib.case import Case, differences, model_of, ours, theirs
 from support.contrib.packed import CASES, bits
 
 from xpuruntime import InferenceSession
-from xpuruntime.errors import UnavailableError
+from xpuruntime.errors import UnavailableError, WrongResult
 from xpuruntime.frontends.model_file import open_model
+from xpuruntime.inference.self_check import opening
 from xpuruntime.protocols import Products
 
 
@@ -77,3 +78,20 @@ def test_a_model_that_allows_int8_activations_opens() -> None:
         (got,) = sess.run(feeds).values()
     exact, _ = model_of(case._replace(attributes={**case.attributes, "accuracy_level": 0}))
     assert differences(got, theirs(exact, feeds)[0]) <= 1e-5
+
+
+def test_three_per_cent_too_much_in_such_a_model_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The interpreter judges, which rounds no activations either. A vendor's tolerance would let this pass."""
+    model, _ = model_of(bits(4, 48, 96, 32, zeros="packed", accuracy_level=4, note=""))
+    always = {"version": 1, "execution": {"self_check": "always"}}
+    with InferenceSession(model, engine="native", device="cpu", exec_policy=always) as sess:
+        decision = sess.plan.decision("self_check")
+        assert decision is not None
+        assert decision.chosen is not None
+        assert decision.chosen.name == "the reference interpreter"
+    right = opening._twin_run
+    monkeypatch.setattr(
+        opening, "_twin_run", lambda executor: lambda feeds: [1.03 * a for a in right(executor)(feeds)]
+    )
+    with pytest.raises(WrongResult, match="disagrees with the reference interpreter"):
+        InferenceSession(model, engine="native", device="cpu", exec_policy=always).close()

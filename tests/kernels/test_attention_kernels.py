@@ -18,13 +18,6 @@ KERNELS = ("flash", "naive")
 rng = np.random.default_rng(7)
 
 
-@pytest.fixture(autouse=True)
-def same_inputs_whatever_ran_before() -> None:
-    """Scores of several thousands magnify rounding errors of some inputs: a test must not have others in a smaller sample."""
-    global rng
-    rng = np.random.default_rng(7)
-
-
 def dtype_of(name: str) -> np.dtype[Any]:
     return np.dtype(getattr(ml_dtypes, name, name))
 

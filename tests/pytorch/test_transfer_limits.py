@@ -50,6 +50,8 @@ BROKEN: dict[str, tuple[Callable[[], Any], str]] = {
     "if": (lambda: 1 if X.sum() > 0 else 2, "sync"),
     "nonzero": (lambda: X.nonzero(), "sync"),
     "mask": (lambda: X[X > 2], "sync"),
+    "mask assignment": (lambda: X.clone().__setitem__(X > 2, X[:3]), "sync"),
+    "counts": (lambda: X.repeat_interleave(torch.arange(6)), "sync"),
     "unique": (lambda: X.unique(), "sync"),
     "equal": (lambda: torch.equal(X, X), "sync"),
     "to": (lambda: X.to("meta"), "h2d"),
@@ -70,6 +72,30 @@ def test_what_breaks_a_limit_is_named_with_its_line_and_a_remedy(name: str) -> N
     others = {f: w for f, w in STRICT.items() if f != field}
     with xrt_torch.transfer_limits(policy(**others)):
         call()
+
+
+def test_a_copy_to_the_host_waits_unless_it_is_told_not_to() -> None:
+    """``meta`` stands for a device. What a limit permits goes on to PyTorch, which has no such copy."""
+    away = X.to("meta")
+    copies: tuple[Callable[[bool], Any], ...] = (
+        lambda free: away.to("cpu", non_blocking=free),
+        lambda free: torch.empty(6).copy_(away, non_blocking=free),
+        lambda free: torch.empty(6).copy_(away, free),
+    )
+    for copy in copies:
+        with pytest.raises(PolicyError, match=r"transfers\.d2h"), xrt_torch.transfer_limits(policy()):
+            copy(False)
+        with pytest.raises(PolicyError, match=r"transfers\.sync.*for which the host waits"), xrt_torch.transfer_limits(policy(sync="none")):  # fmt: skip
+            copy(False)
+        with pytest.raises(NotImplementedError), xrt_torch.transfer_limits(policy(sync="none")):
+            copy(True)
+
+
+def test_sizes_that_the_host_knows_need_no_wait() -> None:
+    with xrt_torch.transfer_limits(policy()):
+        assert X.repeat_interleave(torch.arange(6), output_size=15).shape == (15,)
+        assert X.repeat_interleave(2).shape == (12,)
+        assert X[torch.tensor([1, 2])].shape == (2,)
 
 
 def test_a_wait_in_backward_is_found() -> None:

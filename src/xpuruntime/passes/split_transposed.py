@@ -1,14 +1,16 @@
-"""split_transposed: write a transposed convolution as a convolution, for which kernels are fast, and an interleaving of its results.
+"""split_transposed: write a transposed convolution as convolutions, for which kernels are fast, and an interleaving of their results.
 
 conv_transpose(x, w), stride 1   ->  convolution(x, flip(w))
 conv_transpose(x, w), stride s   ->  interleave(convolution(x, w')), with s times as many filters per dim
 
-Outputs whose positions are equal modulo the stride read the same taps: each such phase is a convolution of stride 1. The filters of all phases
-are the channels of one convolution. Taps are padded with zeros to a multiple of the stride.
+Outputs whose positions are equal modulo the stride read the same taps: each such phase is a convolution of stride 1. If all phases have as many
+taps, the filters of all are the channels of one convolution; otherwise each phase is a convolution of its own. Taps are never padded with
+zeros, which would make NaN of an infinite input.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,14 +33,22 @@ def run(graph: Graph, context: PassContext | None = None) -> Graph:
 
 
 @dataclass(frozen=True, slots=True)
-class _TransposedDim:
-    """One spatial dim: taps of a phase, the convolution's padding, and where the result begins in the interleaved phases."""
+class _Phase:
+    """Outputs of one spatial dim at ``index`` modulo the stride: their taps, and the padding of their convolution."""
 
-    stride: int
-    kernel: int
+    index: int
     taps: int
     begin: int
     end: int
+
+
+@dataclass(frozen=True, slots=True)
+class _TransposedDim:
+    """One spatial dim: its phases, the outputs of each, and where the result begins in the interleaved phases."""
+
+    stride: int
+    kernel: int
+    phases: tuple[_Phase, ...]
     phase_size: int
     first: int
     out: int
@@ -46,12 +56,17 @@ class _TransposedDim:
     @classmethod
     def of(cls, size: int, kernel: int, stride: int, dilation: int, begin: int, out: int) -> _TransposedDim:
         """Return the dim of a transposed convolution of ``size`` inputs and ``out`` results whose first ``begin`` results are cut off."""
-        taps = -(-kernel // stride)
         first, last = begin // stride, (begin + out - 1) // stride
-        return cls(
-            stride, kernel, taps, dilation * (taps - 1) - first, last - (size - 1), last - first + 1,
-            begin - first * stride, out,
-        )  # fmt: skip
+        taps = [-(-(kernel - index) // stride) for index in range(stride)]
+        phases = tuple(
+            _Phase(index, n, dilation * (n - 1) - first, last - (size - 1)) for index, n in enumerate(taps)
+        )
+        return cls(stride, kernel, phases, last - first + 1, begin - first * stride, out)
+
+    @property
+    def even(self) -> bool:
+        """True if all phases have as many taps."""
+        return self.kernel % self.stride == 0
 
 
 def _rule(editor: Editor, node: Node, context: PassContext) -> None:
@@ -66,61 +81,96 @@ def _rule(editor: Editor, node: Node, context: PassContext) -> None:
         return
     begins = pads(attrs["padding"], rank)[0]
     shapes = zip(x.shape[2:], w.shape[2:], strides, dilations, begins, node.spec.shape[2:], strict=True)
-    lines = [_TransposedDim.of(*(int(n) for n in line)) for line in shapes]
-    if any(line.begin < 0 or line.end < 0 for line in lines):
+    dims = [_TransposedDim.of(*(int(n) for n in extents)) for extents in shapes]
+    if any(p.taps < 1 or p.begin < 0 or p.end < 0 for dim in dims for p in dim.phases):
         return
     if not context.may_become("convolution", editor.graph, [node]):
         return
-    groups = attrs["groups"]
-    filters = _filters(editor, node, lines, groups)
+    if all(dim.even for dim in dims):
+        values = [_all_phases(editor, node, dims)]
+    else:
+        chosen = itertools.product(*(dim.phases for dim in dims))
+        values = [_one_phase(editor, node, phases) for phases in chosen]
+    if math.prod(strides) == 1:
+        editor.forward(node.name, values[0])
+    else:
+        editor.forward(node.name, _interleaved(editor, node, values, dims))
+
+
+def _all_phases(editor: Editor, node: Node, dims: Sequence[_TransposedDim]) -> Any:
+    """Return the convolution whose channels are the filters of all phases."""
+    groups, count = node.attrs["groups"], math.prod(dim.stride for dim in dims)
     bias = node.inputs[2] if len(node.inputs) > 2 else None
-    phases = math.prod(strides)
-    if bias is not None and phases > 1:
-        each = int(w.shape[1])  # type: ignore[arg-type]
+    if bias is not None and count > 1:
+        each = _filters_of_group(editor, node)
         bias = editor.insert(node, "view", bias, size=[groups, 1, each])
-        bias = editor.insert(node, "expand", bias, size=[groups, phases, each])
-        bias = editor.insert(node, "view", bias, size=[groups * phases * each])
-    how = {
-        "stride": [1] * rank, "padding": [*(line.begin for line in lines), *(line.end for line in lines)], "dilation": dilations, "groups": groups,
-        "transposed": False, "output_padding": [],
-    }  # fmt: skip
-    if phases == 1:
-        editor.replace(node, "convolution", node.inputs[0], filters, bias, **how)
-        return
-    y = editor.insert(node, "convolution", node.inputs[0], filters, bias, **how)
-    editor.forward(node.name, _interleaved(editor, node, y, lines, groups))
+        bias = editor.insert(node, "expand", bias, size=[groups, count, each])
+        bias = editor.insert(node, "view", bias, size=[groups * count * each])
+    return _convolution(editor, node, _filters(editor, node, dims), bias, [dim.phases[0] for dim in dims])
 
 
-def _filters(editor: Editor, node: Node, lines: Sequence[_TransposedDim], groups: int) -> Any:
+def _one_phase(editor: Editor, node: Node, phases: Sequence[_Phase]) -> Any:
+    """Return the convolution of one phase of each dim."""
+    value, spec, groups = node.inputs[1], spec_of(editor, node.inputs[1]), node.attrs["groups"]
+    assert spec is not None
+    channels, each, *kernel = (int(d) for d in spec.shape)  # type: ignore[arg-type]
+    for axis, (phase, stride, extent) in enumerate(zip(phases, node.attrs["stride"], kernel, strict=True), 2):
+        if stride > 1:
+            value = editor.insert(node, "slice", value, dim=axis, start=phase.index, end=extent, step=stride)
+    rank, taps = len(phases), [phase.taps for phase in phases]
+    value = editor.insert(node, "flip", value, dims=[2 + i for i in range(rank)])
+    value = editor.insert(node, "view", value, size=[groups, channels // groups, each, *taps])
+    value = editor.insert(node, "permute", value, dims=[0, 2, 1, *range(3, 3 + rank)])
+    value = editor.insert(node, "view", value, size=[groups * each, channels // groups, *taps])
+    return _convolution(editor, node, value, node.inputs[2] if len(node.inputs) > 2 else None, phases)
+
+
+def _convolution(editor: Editor, node: Node, filters: Any, bias: Any, phases: Sequence[_Phase]) -> Any:
+    return editor.insert(
+        node, "convolution", node.inputs[0], filters, bias, stride=[1] * len(phases),
+        padding=[*(p.begin for p in phases), *(p.end for p in phases)], dilation=node.attrs["dilation"],
+        groups=node.attrs["groups"], transposed=False, output_padding=[],
+    )  # fmt: skip
+
+
+def _filters_of_group(editor: Editor, node: Node) -> int:
+    spec = spec_of(editor, node.inputs[1])
+    assert spec is not None
+    return int(spec.shape[1])  # type: ignore[arg-type]
+
+
+def _filters(editor: Editor, node: Node, dims: Sequence[_TransposedDim]) -> Any:
     """Return the filters of all phases, [groups x phases x filters, channels of a group, taps ...], from [channels, filters of a group, kernel ...]."""
-    value, rank = node.inputs[1], len(lines)
+    value, rank, groups = node.inputs[1], len(dims), node.attrs["groups"]
     spec = spec_of(editor, value)
     assert spec is not None
     channels, each = (int(d) for d in spec.shape[:2])  # type: ignore[arg-type]
-    more = [line.taps * line.stride - line.kernel for line in lines]
-    if any(more):
-        value = editor.insert(node, "pad", value, pads=[*[0] * (rank + 4), *more])
-    parts = [extent for line in lines for extent in (line.taps, line.stride)]
+    counts = [dim.kernel // dim.stride for dim in dims]
+    parts = [extent for dim, count in zip(dims, counts, strict=True) for extent in (count, dim.stride)]
     value = editor.insert(node, "view", value, size=[groups, channels // groups, each, *parts])
     taps, phases = [3 + 2 * i for i in range(rank)], [4 + 2 * i for i in range(rank)]
     value = editor.insert(node, "flip", value, dims=taps)
     value = editor.insert(node, "permute", value, dims=[0, *phases, 2, 1, *taps])
-    count = groups * math.prod(line.stride for line in lines) * each
-    return editor.insert(
-        node, "view", value, size=[count, channels // groups, *(line.taps for line in lines)]
-    )
+    total = groups * math.prod(dim.stride for dim in dims) * each
+    return editor.insert(node, "view", value, size=[total, channels // groups, *counts])
 
 
-def _interleaved(editor: Editor, node: Node, value: Any, lines: Sequence[_TransposedDim], groups: int) -> Any:
-    """Return the results in order, from channels [groups, phases ..., filters] over the positions of a phase."""
-    rank, (images, channels) = len(lines), (int(d) for d in node.spec.shape[:2])  # type: ignore[arg-type]
-    strides, sizes = [line.stride for line in lines], [line.phase_size for line in lines]
+def _interleaved(editor: Editor, node: Node, values: Sequence[Any], dims: Sequence[_TransposedDim]) -> Any:
+    """Return the results in order. ``values``: one whose channels are [groups, phases ..., filters], or one for each phase."""
+    rank, (images, channels) = len(dims), (int(d) for d in node.spec.shape[:2])  # type: ignore[arg-type]
+    groups, strides, sizes = node.attrs["groups"], [d.stride for d in dims], [d.phase_size for d in dims]
+    value = values[0]
+    if len(values) > 1:
+        shape = [images, groups, 1, channels // groups, *sizes]
+        value = editor.insert(
+            node, "cat", *(editor.insert(node, "view", v, size=shape) for v in values), dim=2
+        )
     value = editor.insert(node, "view", value, size=[images, groups, *strides, channels // groups, *sizes])
     spatial = [d for i in range(rank) for d in (3 + rank + i, 2 + i)]
     value = editor.insert(node, "permute", value, dims=[0, 1, 2 + rank, *spatial])
-    whole = [line.stride * line.phase_size for line in lines]
+    whole = [dim.stride * dim.phase_size for dim in dims]
     value = editor.insert(node, "view", value, size=[images, channels, *whole])
-    for dim, line in enumerate(lines, 2):
-        if line.first or line.out != whole[dim - 2]:
-            value = editor.insert(node, "slice", value, dim=dim, start=line.first, end=line.first + line.out)
+    for axis, (dim, extent) in enumerate(zip(dims, whole, strict=True), 2):
+        if dim.first or dim.out != extent:
+            value = editor.insert(node, "slice", value, dim=axis, start=dim.first, end=dim.first + dim.out)
     return value

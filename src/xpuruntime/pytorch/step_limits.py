@@ -29,6 +29,8 @@ _WAITS: Mapping[str, str] = {
     "aten.bincount": "its values decide the size of its result",
 }
 """Operators for whose result the host waits, and why. On a CPU they count as well: a step without them has none on a GPU."""
+_INDEXED = frozenset({"aten.index", "aten.index_put", "aten.index_put_", "aten._index_put_impl_"})
+"""Operators whose second argument may hold masks. The host waits for the number of elements that a mask chooses."""
 
 
 @contextmanager
@@ -77,18 +79,21 @@ def _broken(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict
     op = name.rpartition(".")[0]
     if op in _WAITS:
         return {"sync": _WAITS[op]}
-    if op == "aten.index" and any(
+    if op in _INDEXED and any(
         isinstance(i, torch.Tensor) and i.dtype in (torch.bool, torch.uint8) for i in args[1]
     ):
-        return {"sync": "a mask decides the size of its result"}
-    source, to = None, None
+        return {"sync": "a mask decides how many elements it reads or writes"}
+    if op == "aten.repeat_interleave" and kwargs.get("output_size") is None:
+        return {"sync": "its counts decide the size of its result"}
+    source, to, waits = None, None, not kwargs.get("non_blocking", False)
     if op == "aten._to_copy" and kwargs.get("device") is not None:
         source, to = args[0].device, torch.device(kwargs["device"])
     elif op == "aten.copy_" and isinstance(args[1], torch.Tensor):
         source, to = args[1].device, args[0].device
+        waits = waits and not any(args[2:3])
     if source is None or to is None or (source.type == "cpu") == (to.type == "cpu"):
         return {}
     text = f"copies {list(args[0].shape)} from {source} to {to}"
-    return (
-        {"h2d": text} if source.type == "cpu" else {"d2h": text, "sync": f"{text}, for which the host waits"}
-    )
+    if source.type == "cpu":
+        return {"h2d": text}
+    return {"d2h": text} | ({"sync": f"{text}, for which the host waits"} if waits else {})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -78,15 +79,22 @@ def _row(
     )
 
 
+_CODES = re.compile("int[48]")
+"""What functions that read codes of a few bits have in their names."""
+
+
 def _operands(call: KernelCall, types: Mapping[str, DType]) -> tuple[str, str]:
-    """Return element types of activations and weights of a product; empty for a call that only packs weights."""
+    """Return element types of activations and weights of a product; empty for a call that only packs or widens weights."""
     kernel = call.kernel.partition("/")[2]
-    if len(call.inputs) < 2 or (kernel == "int8" and call.symbol.startswith("pack_int8")):
+    if len(call.inputs) < 2 or call.symbol.startswith(("pack_int8", "floats_of_int")):
         return "", ""
     activations, weights = (types[name] for name in call.inputs[:2])
+    if kernel.startswith(("int4_weights", "stored_weights")) and (codes := _CODES.search(call.symbol)):
+        return activations.value, codes[0]
     if kernel == "int8":  # packed in 16 bits where the processor has no products of bytes
         return activations.value, weights.value if weights.bits == 8 and weights.is_signed else "int8"
-    if kernel.startswith(("int4_weights", "stored_weights")):  # two codes in a byte, or one
-        return activations.value, "int4" if "int4" in call.symbol else "int8"
-    packed = activations.is_float and weights.is_integer and kernel != "int8_weights"
+    # Floats that are packed or widened are bytes to the plan; codes of int8 are int8.
+    packed = (
+        activations.is_float and weights.is_integer and (kernel != "int8_weights" or weights is DType.UINT8)
+    )
     return activations.value, (activations if packed else weights).value
