@@ -17,8 +17,9 @@ from ...compiler.partition.cost import Costs
 from ...compiler.partition.partitioner import PartitionPlan, partition
 from ...compiler.partition.replay import replayed
 from ...decisions import Candidate, Reason, Support
+from ...engines import lookup
 from ...engines.attribution import SourceGraph, explain_unnamed
-from ...errors import UnavailableError, XpuError
+from ...errors import EngineUnavailable, UnavailableError, XpuError
 from ...ir import Graph
 from ...ir.family import source_names
 from ...ir.host_waits import decides_sizes
@@ -51,7 +52,6 @@ __all__ = [
     "with_host_steps",
 ]
 
-_HOST_ONLY = ("interpreter", "torch", "openvino")
 _LACKING = (Reason.OP_UNSUPPORTED, Reason.BUILD_FAILED)
 
 
@@ -177,10 +177,15 @@ def partition_on(
 
 
 def _on_device(engine: str, device: DeviceId) -> str:
-    """Return an engine as ``partition`` names it for a device; engines without GPUs stay on the host."""
-    if device.kind != "cuda" or " on " in engine or engine in _HOST_ONLY:
-        return engine
-    return f"{engine} on {device}"
+    """Return an engine as ``partition`` names it for a device; engines without CUDA stay on the host."""
+    return f"{engine} on {device}" if device.kind == "cuda" and _has_cuda(engine) else engine
+
+
+def _has_cuda(engine: str) -> bool:
+    try:
+        return lookup(engine).cuda
+    except EngineUnavailable:  # the interpreter, PyTorch's own ops, or an engine with its device
+        return False
 
 
 def mixed_of(
