@@ -10,9 +10,6 @@ import numpy as np
 import pytest
 
 import xpuruntime as xrt
-from xpuruntime.errors import OutOfMemory, PolicyError
-
-
 from xpuruntime.errors import EngineUnavailable, OutOfMemory, PolicyError
 from xpuruntime.inference.native.run_memory import RunMemory
 from xpuruntime.profiler.receipt import Receipt
