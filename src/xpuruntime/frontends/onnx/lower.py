@@ -15,6 +15,7 @@ from ...ir import Source, Value
 from ...types import DType, TensorSpec
 from ..not_lowered import NotLowered
 from .control import MAX_NODES, BodyValues, lower_control, rank_of
+from .definitions import why_not_supported
 from .fold import fold
 from .nodes import (
     NOT_LOWERED_REASONS,
@@ -70,6 +71,11 @@ class OnnxLowering:
         node = resolve_references(node, scope.actuals)
         mismatch = False
         try:
+            if (domain, node.op_type) not in self.functions and (
+                reason := why_not_supported(node, domain, scope.opsets.get(domain, 1))
+            ):
+                self._opaque(node, domain, scope, reason)
+                return
             try:
                 self._lower(node, domain, scope, mark)
                 return
