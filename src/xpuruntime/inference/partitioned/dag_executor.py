@@ -28,7 +28,7 @@ from ...compiler.partition.partitioner import PartitionPlan
 from ...compiler.transfers import check_graph, check_plan
 from ...decisions import Decision
 from ...engines.device_tensors import TensorIO
-from ...errors import RunError, StrictError
+from ...errors import InputError, RunError, StrictError
 from ...faults import contained
 from ...frontends.onnx.files.extract import OnnxExtractor
 from ...ir import Graph, bind
@@ -46,7 +46,7 @@ from ...runtime.memory.buffer import DeviceBuffer
 from ...storage.store import Store
 from ...types import TensorSpec
 from ..execution.inputs import Feeds, on_a_device
-from ..selection.request import SessionRequest, thread_count
+from ..selection.request import SessionRequest, positive_count, thread_count
 from .dag_lock import DagLock, lock_of_dag, opened_lock
 from .dag_policy import backend_for, native_demands, region_backends, request_of, settled_demands
 from .dag_run import DagRun, Timer, Watch
@@ -95,6 +95,8 @@ class DAGExecutor:
         policy: Any = None,
         lock: Lock | Mapping[str, Any] | str | os.PathLike[str] | None = None,
     ) -> None:
+        _check_kinds(plan, compile_fn=compile_fn, original=original, store=store, request=request)
+        parallel = None if parallel is None else positive_count(parallel, "parallel", "DAGExecutor")
         choosing = {"compile_fn": compile_fn, "threads": threads, "request": request, "policy": policy}
         opened = opened_lock(plan, lock, original, choosing)
         self.locked = opened if isinstance(opened, DagLock) else None
@@ -421,3 +423,24 @@ def _target(backend: RuntimeBackend) -> str:
     if backend.kind == "cuda":
         return str(backend.device)
     return backend.target if isinstance(backend, HasTarget) else "cpu"
+
+
+_KINDS: Mapping[str, tuple[Any, str, str]] = {
+    "compile_fn": (Callable, "a function", "Give a function of a Graph that returns a CompiledProgram."),
+    "original": (ModelSource, "an opened model", "Give xpuruntime.frontends.model_file.open_model(path)."),
+    "store": (Store, "a store", "Give xpuruntime.storage.store.Store(folder)."),
+    "request": (SessionRequest, "a SessionRequest", "Give policy= instead."),
+}
+"""Arguments that are None or of one kind: the kind, in words, and what to give."""
+
+
+def _check_kinds(plan: object, **arguments: object) -> None:
+    """Raise InputError for a plan or an argument of another kind, such as a path."""
+    if not isinstance(plan, PartitionPlan | Graph):
+        do = "Give a graph: import_onnx(...), and its plan: partition(graph)."
+        raise InputError("DAGExecutor", "needs a plan, or a graph with a lock", got=repr(plan)[:80], do=do)
+    for name, value in arguments.items():
+        kind, words, do = _KINDS[name]
+        if value is not None and not isinstance(value, kind):
+            what = f"{name} must be {words}"
+            raise InputError("DAGExecutor", what, got=repr(value)[:80], do=f"{do} Or leave {name} out.")

@@ -19,7 +19,15 @@ from ...targets import DeviceId
 from ...types import DType
 from ..self_check import SelfCheck
 
-__all__ = ["SessionRequest", "demanded_fields", "half", "kernels_key", "session_request", "thread_count"]
+__all__ = [
+    "SessionRequest",
+    "demanded_fields",
+    "half",
+    "kernels_key",
+    "positive_count",
+    "session_request",
+    "thread_count",
+]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -209,10 +217,18 @@ def _check_fp16(fp16: bool, precision: str | None) -> None:
         )
 
 
+def positive_count(value: object, name: str, who: str) -> int:
+    """Return an argument that counts something from 1. Raises PolicyError for another value."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise PolicyError(
+            who, f"{name} must be a positive integer", got=repr(value)[:80], do="Give 1 or more."
+        )
+    return value
+
+
 def thread_count(threads: int | None, who: str = "session") -> int:
     """Return the number of CPU threads: the argument, else XPU_NUM_THREADS, else every usable core. Raises PolicyError."""
-    if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
-        raise PolicyError(who, "threads must be a positive integer", got=repr(threads), do="Give 1 or more.")
+    threads = None if threads is None else positive_count(threads, "threads", who)
     return threads or env.get_int("XPU_NUM_THREADS") or cpu().usable_cores
 
 
