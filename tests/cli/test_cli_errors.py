@@ -77,6 +77,22 @@ BAD = [
     (["compare", "{m}", "--reference", "{t}/absent.onnx"], ExitCode.MODEL, "no such file"),
     (["bench", "{m}", "--plot", "{t}/b.txt", "--seconds", "0.1"], ExitCode.FILE, "must end in .svg"),
     (["bench", "{m}", "-d", "npu"], ExitCode.UNAVAILABLE, "no engine can run it here"),
+    (
+        ["tune", "{m}", "-o", "{m}", "--bucket", "batch=1"],
+        ExitCode.USAGE,
+        "would overwrite a file that the command",
+    ),
+    (
+        ["run", "{m}", "-i", "x={t}/x.npy", "--trace", "{t}/x.npy"],
+        ExitCode.USAGE,
+        "--trace: it would overwrite",
+    ),
+    (
+        ["run", "{m}", "--save-receipt", "{t}/r.json", "--trace", "{t}/r.json"],
+        ExitCode.USAGE,
+        "--trace writes the same file",
+    ),
+    (["tune", "{m}", "-o", "{t}", "--bucket", "batch=1"], ExitCode.FILE, "cannot write"),
     (["cache", "trim", "--to", "lots"], ExitCode.USAGE, "write a size"),
     (["cache", "list", "--cache-dir", "{t}/junk.onnx/x"], ExitCode.OK, ""),
 ]

@@ -15,6 +15,7 @@ from ..errors import StoreError
 __all__ = [
     "SETTLED_S",
     "TEMPORARY",
+    "file_error",
     "file_identity",
     "open_regular",
     "read_regular",
@@ -107,7 +108,7 @@ def write_atomic(path: str | os.PathLike[str], *parts: bytes | memoryview, priva
         mode = 0o600 if private else 0o666 if existing is None else stat.S_IMODE(existing.st_mode) & 0o777
         _replace(real_path, parts, mode, exact=existing is not None and not private)
     except OSError as error:
-        raise (store_error if private else _file_error)(path, "cannot write", error) from error
+        raise (store_error if private else file_error)(path, "cannot write", error) from error
 
 
 def _facts(path: Path) -> os.stat_result | None:
@@ -170,7 +171,8 @@ def store_error(path: Path, what: str, error: OSError) -> StoreError:
     return StoreError(f"store {path}", what, got=error.strerror or str(error), do=advice)
 
 
-def _file_error(path: Path, what: str, error: OSError) -> StoreError:
+def file_error(path: Path, what: str, error: OSError) -> StoreError:
+    """Return the StoreError for a file that a user named, with advice by its errno."""
     advice = {
         errno.ENOSPC: "Free disk space, or write to another disk.",
         errno.ENXIO: "Start the program that reads the pipe first.",
