@@ -23,6 +23,7 @@ from ...errors import (
     OutOfMemory,
     PluginError,
     StoreError,
+    UnavailableError,
     XpuError,
 )
 from ...faults import contained
@@ -119,6 +120,10 @@ def attempt(model: ModelSource, candidate: EngineCandidate, store: Store) -> Loa
     except InternalError as error:
         facts = {"parts": list(error.parts), "reproduction": error.folder}
         return Candidate(candidate.name, Reason.INTERNAL_ERROR, error.what, error.do, facts=facts)
+    except UnavailableError as error:
+        if type(error) is not UnavailableError:
+            raise
+        return Candidate(candidate.name, Reason.NOT_INSTALLED, error.what, error.do)
     except (OutOfMemory, PluginError) as error:
         return Candidate(candidate.name, Reason.BUILD_FAILED, _what_and_got(error), error.do)
 

@@ -233,4 +233,5 @@ def thread_count(threads: int | None, who: str = "session") -> int:
 
 
 def _plain(value: Any) -> Any:
-    return dict(value) if isinstance(value, Mapping) else value
+    """Return a value whose text has no classes of mappings."""
+    return {k: _plain(v) for k, v in value.items()} if isinstance(value, Mapping) else value

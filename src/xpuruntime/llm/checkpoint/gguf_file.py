@@ -37,7 +37,8 @@ def open_gguf(path: Path) -> Checkpoint:
     try:
         from gguf import GGUFReader
     except ImportError as error:
-        raise UnavailableError("GGUF file", "needs the gguf package", do="pip install gguf") from error
+        do = "Run: pip install 'xpuruntime[llm]'"
+        raise UnavailableError("GGUF file", "needs the gguf package", do=do) from error
     who = f"language model {path}"
     check_gguf(path, who)
     try:
