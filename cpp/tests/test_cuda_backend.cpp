@@ -1,5 +1,6 @@
 // The CUDA backend over a simulated driver, whose memory is the host's and whose queues run only when they
 // are waited for: order, graphs, copies, failures. scripts/test-gpu tests the real driver.
+#include <algorithm>
 #include <atomic>
 #include <thread>
 #include <vector>
@@ -379,4 +380,53 @@ TEST_CASE("streams and events order work and report its completion") {
     REQUIRE(later->synchronize().ok());
     CHECK(later->since(*event).status.ok());
     CHECK(second->synchronize().ok());
+}
+
+TEST_CASE("a queued run that is stopped keeps the order of its context's earlier run") {
+    const auto on = backend();
+    const auto executor = make(on, chain(*on, n), 1);
+    const Weight w = Weight::filled(*on, 7);
+    const auto x = on->block(4 * n, {}).value, y = on->block(4 * n, {}).value;
+    const auto mine = std::move(on->stream().value), other = std::move(on->stream().value),
+               last = std::move(on->stream().value);
+    REQUIRE(run_device(*executor, w.weights, *x, *y, {true, mine->handle()}).ok());
+    const Memory in = reinterpret_cast<Memory>(x->address()), out = reinterpret_cast<Memory>(y->address());
+    const std::atomic<bool> stop{true};
+    Executor::Run stopped;
+    stopped.weights = &w.weights, stopped.inputs = &in, stopped.outputs = &out, stopped.stop = &stop;
+    stopped.order = {true, other->handle()};
+    CHECK(executor->run(stopped).code == Code::cancelled);
+    REQUIRE(run_device(*executor, w.weights, *x, *y, {true, last->handle()}).ok());
+    REQUIRE(last->synchronize().ok());
+    CHECK(mine->done().value);
+}
+
+TEST_CASE("page-locked arrays are the caller's again when their run returns, also after a failure") {
+    const auto on = backend();
+    const auto executor = make(on, chain(*on, n), 1);
+    const Weight w = Weight::filled(*on, 7);
+    auto* const x = static_cast<float*>(on->allocate_pinned(4 * n));
+    auto* const y = static_cast<float*>(on->allocate_pinned(4 * n));
+    std::fill_n(x, n, 1.0f);
+    const Memory in = x, out = y;
+    std::atomic<bool> stop{false};
+    Executor::Run run;
+    run.weights = &w.weights, run.inputs = &in, run.outputs = &out, run.host = true, run.stop = &stop;
+    REQUIRE(executor->run(run).ok());  // the first run of a context waits more than once
+    stop = true;
+    const auto driven = [] {
+        return std::vector<int>{calls("cuMemcpyHtoDAsync_v2"), calls("cuStreamSynchronize")};
+    };
+    std::vector<int> before = driven();
+    CHECK(executor->run(run).code == Code::cancelled);
+    CHECK(driven() == std::vector<int>{before[0] + 1, before[1] + 1});  // nothing reads x any more
+    stop = false;
+    before = driven();
+    REQUIRE(executor->run(run).ok());
+    CHECK(driven()[0] == before[0] + 1);
+    std::fill_n(x, n, 50.0f);
+    REQUIRE(on->synchronize(nullptr).ok());
+    CHECK(std::vector<float>(y, y + n) == std::vector<float>(n, 7.0f));
+    on->release_pinned(x);
+    on->release_pinned(y);
 }

@@ -18,7 +18,7 @@ from onnx import helper
 pytest.importorskip("onnxruntime")
 
 from xpuruntime.decisions import Reason
-from xpuruntime.engines.onnxruntime import engine, options
+from xpuruntime.engines.onnxruntime import engine, options, run
 from xpuruntime.engines.onnxruntime.device_run import GRAPH, FixedMemory, OrtDeviceExecutable
 from xpuruntime.errors import BuildError, InputError, RunError
 from xpuruntime.frontends.model_file import open_model
@@ -213,16 +213,41 @@ def ask(model: onnx.ModelProto, **given: str) -> Any:
     return engine.supports(open_model(model), EngineRequest(CPU, options=given))
 
 
-def test_the_stream_is_the_default_one_or_the_sessions_own() -> None:
+def test_the_stream_is_the_default_one_or_the_sessions_own(monkeypatch: pytest.MonkeyPatch) -> None:
     def settings(**given: str) -> Any:
-        return options.parse(EngineRequest(CPU, options=given))
+        return options.parse(EngineRequest(DeviceId("cuda"), options=given))
 
+    monkeypatch.setattr(options, "_providers", lambda _: (options.CUDA,))
     assert not settings().own_stream
     assert not settings(stream="default").own_stream
+    assert not settings(stream="default", **{GRAPH: "0"}).own_stream
     assert settings(stream="own").own_stream
+    assert settings(**{GRAPH: "1"}).own_stream
+    assert settings(stream="own", **{GRAPH: "1"}).own_stream
     refused = settings(stream="0")
     assert refused.code is Reason.OPTION_UNKNOWN
     assert "default, own" in refused.do
+    refused = settings(stream="default", **{GRAPH: "1"})
+    assert refused.code is Reason.OPTION_UNKNOWN
+    assert "CUDA graphs cannot capture the default stream" in refused.reason
+    assert "stream=own" in refused.do
+
+
+@pytest.mark.parametrize("stream", ["default", "own"])
+def test_a_session_on_the_cpu_has_no_stream(make: Make, stream: str) -> None:
+    proto = make([node("Relu", ["x"], ["y"])], {"x": ("float32", [2])}, {"y": ("float32", [2])})
+    refused = ask(proto, stream=stream)
+    assert refused.code is Reason.OPTION_UNKNOWN
+    assert "is for sessions of CUDAExecutionProvider, and this one has CPUExecutionProvider" in refused.reason
+    assert "device='cuda'" in refused.do
+    assert ask(proto)
+
+
+def test_a_stream_of_its_own_needs_a_device_that_the_core_drives(open_net: onnx.ModelProto) -> None:
+    settings = options.Settings(((options.CUDA, {}),), own_stream=True)
+    absent = EngineRequest(DeviceId("cuda", 63), threads=1)
+    with pytest.raises(BuildError, match="cannot use CUDA graphs or a stream of its own"):
+        run._executable(open_model(open_net), absent, settings)
 
 
 def test_free_dimensions_are_fixed_by_name(open_net: onnx.ModelProto, opened: Callable[..., Any]) -> None:

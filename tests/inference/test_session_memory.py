@@ -11,7 +11,9 @@ import pytest
 
 import xpuruntime as xrt
 from xpuruntime.errors import EngineUnavailable, OutOfMemory, PolicyError
+from xpuruntime.inference.native.run_memory import RunMemory
 from xpuruntime.profiler.receipt import Receipt
+from xpuruntime.runtime import NullBackend
 
 
 def images(batch: int) -> np.ndarray:
@@ -135,7 +137,7 @@ def test_a_limit_that_weights_exceed_is_an_error_at_opening(path: Path, cache: P
 
 def test_an_engine_that_allocates_memory_itself_is_refused(path: Path, cache: Path) -> None:
     with pytest.raises(
-        EngineUnavailable, match=r"onnxruntime on cpu allocates memory itself.*engine='native'"
+        PolicyError, match=r"the engine allocates memory itself; got onnxruntime on cpu.*engine='native'"
     ):
         xrt.InferenceSession(
             path, device="cpu", engine="onnxruntime", exec_policy=xrt.ExecutionPolicy(memory_bytes="1GiB")
@@ -144,3 +146,24 @@ def test_an_engine_that_allocates_memory_itself_is_refused(path: Path, cache: Pa
         xrt.compile(
             xrt.load_onnx(path), target="cpu", policy={"version": 1, "execution": {"memory_bytes": 1000}}
         )
+
+
+def test_auto_chooses_among_engines_that_can_hold_the_limit(path: Path, cache: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    policy = xrt.ExecutionPolicy(memory_bytes="1GiB")
+    with xrt.InferenceSession(path, device="cpu", engine="auto", exec_policy=policy, cache_dir=cache) as sess:
+        decision = sess.plan.decision("engine")
+        assert decision is not None
+        assert decision.chosen is not None
+        assert decision.chosen.name == "native on cpu"
+        refused = {c.name: c.reason for c in decision.rejected}
+        assert "allocates memory itself" in refused["onnxruntime on cpu"]
+
+
+def test_a_device_without_shared_memory_of_runs_is_refused_with_a_remedy() -> None:
+    memory = RunMemory("the session", NullBackend())
+    assert memory.report([]) == {}
+    with pytest.raises(
+        EngineUnavailable, match=r"got device .*Drop memory_bytes, or use device='cpu' or 'cuda'"
+    ):
+        memory.limit(1000, [])

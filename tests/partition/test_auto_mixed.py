@@ -7,18 +7,20 @@ import pytest
 from support.onnx_models import small_classifier
 
 import xpuruntime as xrt
+from xpuruntime.codegen.cuda.target import cuda_target
+from xpuruntime.compiler import resolve
 from xpuruntime.compiler.partition.cost import Costs
 from xpuruntime.decisions import Candidate, Decision, Reason
 from xpuruntime.frontends.model_file import open_model
 from xpuruntime.inference.native.model import native_model
-from xpuruntime.inference.partitioned import auto_mixed, mixed_search
+from xpuruntime.inference.partitioned import auto_mixed, mixed, mixed_search, placement_times
 from xpuruntime.inference.partitioned.node_costs import measured_costs, node_seconds
 from xpuruntime.inference.selection import auto
 from xpuruntime.inference.selection.auto import Contender
 from xpuruntime.inference.selection.candidate import EngineCandidate, attempt
 from xpuruntime.inference.selection.request import SessionRequest
 from xpuruntime.protocols import EvidenceRow
-from xpuruntime.storage.store import Store
+from xpuruntime.storage.store import Store, digest
 from xpuruntime.targets import DeviceId
 from xpuruntime.types import DType
 
@@ -96,6 +98,76 @@ def test_plans_come_from_costs_and_a_change_must_pay(model) -> None:
     assert list(mixed_search.mixes(graph, Costs(measured=one), wanted, {})) == []
 
 
+@pytest.fixture
+def h100(monkeypatch) -> DeviceId:
+    """A device whose target is that of an H100, which need not be here: placing asks only which ops have kernels."""
+    monkeypatch.setattr(resolve, "_with_libraries", lambda target, *_: target)
+    monkeypatch.setattr(resolve, "cuda_target", lambda _: cuda_target("cuda:h100-sxm"))
+    return DeviceId.parse("cuda:0")
+
+
+def test_costs_propose_a_mix_on_a_gpu_too(model, h100) -> None:
+    graph = native_model(model).graph
+    names = [n.name for n in graph.nodes if n.op != "constant"]
+    half = len(names) // 2
+    native = {n: 1e-3 if i < half else 9e-3 for i, n in enumerate(names)}
+    other = {n: 9e-3 if i < half else 1e-3 for i, n in enumerate(names)}
+    costs = Costs(measured={"native": native, "onnxruntime": other})
+    (plan,) = mixed_search.mixes(graph, costs, EngineCandidate("native", h100), {})
+    assert [(r.engine, r.device, plan.members[r.id]) for r in plan.regions] == [
+        ("native", "cuda:0", tuple(names[:half])),
+        ("onnxruntime", "cuda:0", tuple(names[half:])),
+    ]
+
+
+def test_a_recorded_mix_keeps_the_engine_of_each_node_on_a_gpu(model, h100, monkeypatch) -> None:
+    graph = native_model(model).graph
+    names = [n.name for n in graph.nodes if n.op != "constant"]
+    homes = {n: "native" if i < 2 else "onnxruntime" for i, n in enumerate(names)}
+    plans = []
+    monkeypatch.setattr(placement_times, "mixed_of", lambda _model, plan, *_: plans.append(plan))
+    placement_times.placed_again(model, EngineCandidate("onnxruntime", h100), homes, {}, Store(mode="off"))
+    (plan,) = plans
+    assert {n: r.engine for r in plan.regions for n in plan.members[r.id]} == homes
+    assert {r.device for r in plan.regions} == {"cuda:0"}
+
+
+def test_a_verdict_on_a_mix_is_of_its_devices_and_their_products(model, h100, monkeypatch) -> None:
+    graph, request = native_model(model).graph, SessionRequest(threads=1)
+    homes = {"conv": "native", "*": "onnxruntime"}
+    engines, costs = ("native", "onnxruntime"), Costs()
+
+    def key(device: DeviceId, product: str) -> dict:
+        monkeypatch.setattr(mixed, "product_of", lambda d: f"{d}: {product}")
+        first = EngineCandidate("native", device, request)
+        plan = mixed.partition_on(graph, first, engines, homes, costs)
+        return mixed._artifact_key(model, plan, plan.regions, request)
+
+    assert key(h100, "H100") == key(h100, "H100")
+    assert digest(key(h100, "H100")) != digest(key(h100, "H200"))
+    assert digest(key(h100, "")) != digest(key(DeviceId.parse("cuda:1"), ""))
+    assert digest(key(h100, "")) != digest(key(CPU, ""))
+
+
+def test_a_native_region_on_the_host_of_a_gpus_model_is_refused_by_its_node(model, h100) -> None:
+    graph = native_model(model).graph
+    first = EngineCandidate("onnxruntime", h100, SessionRequest(threads=1))
+    place = {"fc1": "native on cpu"}
+    plan = mixed.partition_on(graph, first, ("onnxruntime",), place, Costs())
+    refused = mixed.mixed_of(model, plan, first, Store(mode="off"))
+    assert refused.code is Reason.DEVICE_MISMATCH
+    assert "uses cuda:0 run on GPUs, and node " in refused.reason
+    assert "'native on cuda:0'" in refused.do
+
+
+def test_a_forced_kernel_is_on_the_gpu_of_the_session(model, h100) -> None:
+    graph = native_model(model).graph
+    kernels = xrt.KernelPolicy(rules=[xrt.Rule(op="softmax", use="generated")])
+    first = EngineCandidate("onnxruntime", h100, SessionRequest(xrt.policies.Policy(kernel=kernels)))
+    plan = mixed.partition_on(graph, first, ("onnxruntime",), {}, Costs())
+    assert [(r.engine, r.device) for r in plan.regions] == [("onnxruntime", "cuda:0"), ("native", "cuda:0")]
+
+
 @pytest.mark.parametrize(("mix_us", "chosen"), [(90.0, "mix"), (98.0, "openvino"), (99.9, "openvino")])
 def test_a_mix_that_is_not_clearly_faster_loses_to_the_best_single_engine(mix_us, chosen) -> None:
     times = {"native": 120.0, "openvino": 100.0, "mix": mix_us}
@@ -109,7 +181,9 @@ def test_a_mix_that_is_not_clearly_faster_loses_to_the_best_single_engine(mix_us
     assert found.chosen.name == chosen
     assert {c.name for c in found.rejected} == set(times) - {chosen}
     if chosen != "mix":
-        assert "not clearly less" in next(c.reason for c in found.rejected if c.name == "mix")
+        left = next(c for c in found.rejected if c.name == "mix")
+        assert left.code is Reason.LOWER_PREFERENCE
+        assert "not clearly less" in left.reason
 
 
 def test_a_session_takes_what_measuring_says_and_remembers_it(quick, tmp_path) -> None:

@@ -91,6 +91,23 @@ def test_a_copy_to_the_host_waits_unless_it_is_told_not_to() -> None:
             copy(True)
 
 
+@pytest.mark.parametrize("kind", ["SGD", "LBFGS"])
+def test_a_wait_in_a_closure_of_an_optimizer_is_the_user_s(kind: str) -> None:
+    weight = torch.nn.Parameter(torch.ones(3))
+    optimizer = getattr(torch.optim, kind)([weight], lr=0.1)
+
+    def closure() -> Any:
+        optimizer.zero_grad()
+        loss = weight.square().sum()
+        loss.backward()
+        loss.item()
+        return loss
+
+    with pytest.raises(PolicyError, match=r"transfers\.sync") as raised, xrt_torch.transfer_limits(policy()):
+        optimizer.step(closure)
+    assert "loss.item()" in str(raised.value)
+
+
 def test_sizes_that_the_host_knows_need_no_wait() -> None:
     with xrt_torch.transfer_limits(policy()):
         assert X.repeat_interleave(torch.arange(6), output_size=15).shape == (15,)

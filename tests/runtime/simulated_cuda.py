@@ -558,6 +558,8 @@ def pinned() -> None:
     x, y = (empty_pinned(N, "float32", backend) for _ in range(2))
     x[:] = x_of(2)
     other.run_arrays([x], [y])
+    x[:] = x_of(9)  # the run has read it
+    backend.synchronize()
     assert right(x_of(2), y)
     assert MemoryPool("cuda:0").pinned_statistics().live_bytes < staged + 3 * 4 * N + 4096
     part = empty_pinned((4, N), DType.FLOAT32)[2]
@@ -571,6 +573,8 @@ def pinned() -> None:
         empty_pinned(8, device="cpu")
     with pytest.raises(InputError, match="a shape of whole numbers"):
         empty_pinned((2, -1))
+    with pytest.raises(InputError, match=r"below a byte; got int4\. Use int8 or a wider type"):
+        empty_pinned(8, "int4")
 
 
 if __name__ == "__main__":

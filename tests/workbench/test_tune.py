@@ -260,6 +260,10 @@ def test_a_file_that_cannot_be_read_fails_the_session(tuned: tuple[Path, Path], 
     }
     with pytest.raises(PolicyError, match=r"kernel times 'no\.json' cannot be read.*xpu tune"):
         xrt.InferenceSession(str(tuned[0]), engine="native", device="cpu", policy=policy)
+    for choice in ({}, {"place": {"*": "auto"}}):
+        chosen = {**policy, "execution": {**policy["execution"], **choice}}
+        with pytest.raises((PolicyError, FormatError), match=r"no\.json.*cannot be read"):
+            xrt.InferenceSession(str(tuned[0]), engine="auto", device="cpu", policy=chosen)
 
 
 @pytest.mark.parametrize(

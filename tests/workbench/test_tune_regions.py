@@ -16,8 +16,11 @@ import pytest
 
 import xpuruntime as xrt
 from xpuruntime.compiler.times import KernelTimes
+from xpuruntime.decisions import Candidate, Reason
+from xpuruntime.engines import lookup
 from xpuruntime.errors import FormatError, InputError, WrongResult
 from xpuruntime.frontends.onnx_writer import to_onnx
+from xpuruntime.inference.partitioned import placement_times
 from xpuruntime.ir import GraphBuilder
 from xpuruntime.workbench.session_options import SessionOptions
 from xpuruntime.workbench.tune import tune, tuner
@@ -126,6 +129,63 @@ def test_a_mix_that_is_not_clearly_faster_is_not_taken(placed: tuple[Path, Path]
     times = {"native": 10.1, "onnxruntime": 30.0, "the mix": 10.0}
     with session(model, changed(file, tmp_path, times_us=times), tmp_path) as single:
         assert [r.engine for r in single.plan.regions] == ["native"]
+
+
+def test_each_placement_that_is_not_chosen_has_its_own_reason(
+    placed: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, file = placed
+    row = json.loads(file.read_text())["placements"][0]
+    first, *rest = (n for nodes in row["nodes"]["the mix"].values() for n in nodes)
+    times = {
+        "theirs": 5.0,  # an engine of a package that is not installed
+        "with openvino": 6.0,  # which the session does not use
+        "unbuilt": 7.0,
+        "close": 9.9,
+        "native": 10.0,
+        "onnxruntime": 30.0,
+        "the mix": 40.0,
+    }
+    nodes = {
+        **row["nodes"],
+        "with openvino": {"openvino": [first], "native": rest},
+        "unbuilt": {"onnxruntime": [first], "native": rest},
+        "close": {"onnxruntime": [rest[-1]], "native": [first, *rest[:-1]]},
+    }
+    mixed_of = placement_times.mixed_of
+    homes = {n: e for e, names in nodes["unbuilt"].items() for n in names}
+
+    def building(model: Any, plan: Any, *rest: Any) -> Any:
+        if {n: r.engine for r in plan.regions for n in plan.members[r.id]} == homes:
+            return Candidate("some regions", Reason.BUILD_FAILED, "its compiler ended")
+        return mixed_of(model, plan, *rest)
+
+    monkeypatch.setattr(placement_times, "mixed_of", building)
+    with session(
+        model,
+        changed(
+            file,
+            tmp_path,
+            times_us=times,
+            nodes=nodes,
+            versions=row["versions"] | {"theirs": "1", "openvino": "1"},
+        ),
+        tmp_path,
+    ) as opened:
+        decision = opened.plan.decision("engine")
+    assert decision is not None
+    assert decision.chosen is not None
+    assert decision.chosen.name == "native on cpu"
+    absent = Reason.NOT_REQUESTED if lookup("openvino").installed() else Reason.NOT_INSTALLED
+    assert [(c.name, c.code) for c in decision.rejected] == [
+        ("theirs", Reason.NOT_INSTALLED),
+        ("with openvino", absent),
+        ("unbuilt", Reason.BUILD_FAILED),
+        ("close", Reason.LOWER_PREFERENCE),
+        ("onnxruntime", Reason.SLOWER),
+        ("the mix", Reason.SLOWER),
+    ]
+    assert "0.990x the time of native: not clearly less" in decision.rejected[3].reason
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,9 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <list>
 #include <memory>
 #include <mutex>
-#include <vector>
 
 #include "xpurt/backend.h"
 
@@ -28,7 +28,7 @@ class ArenaPool {
         size_t bytes = 0;
         bool taken = false;
         bool kept = false;           // by a context, until it ends
-        const void* user = nullptr;  // the context that used it last
+        const void* user = nullptr;  // the context that orders its next run after this one; may be null
         bool queued = false;         // that run was queued without waiting, up to `mark`
         std::unique_ptr<StreamMark> mark{};
     };
@@ -54,6 +54,8 @@ class ArenaPool {
     Status follow(const Arena& arena, RunState* state, const void* user);
     // Give the arena back after a run. `queued`: the run was not waited for.
     Status give_back(Arena& arena, RunState* state, const void* user, bool queued);
+    // The same for a run that failed before its work followed the arena's. Later runs follow the same work.
+    void give_back_unused(Arena& arena) noexcept;
     // The context of a kept arena has ended, and so has its work.
     void release(Arena& arena) noexcept;
 
@@ -69,13 +71,16 @@ class ArenaPool {
 
   private:
     Arena* idle(size_t bytes, const void* user) noexcept;
-    Arena* largest_idle() noexcept;
-    void drop(Arena& arena) noexcept;
+    int64_t idle_bytes() const noexcept;
+    int64_t remove_largest_idle(std::list<Arena>& removed) noexcept;
+    void free(std::list<Arena>& removed) noexcept;
 
     const std::shared_ptr<Backend> backend_;
+    // Nothing waits for the device or allocates while it holds this. Those bytes are in `held_` before they
+    // are allocated and until they are free.
     mutable std::mutex mutex_;
     std::condition_variable given_back_;
-    std::vector<std::unique_ptr<Arena>> arenas_;
+    std::list<Arena> arenas_;
     int64_t limit_ = 0, held_ = 0, kept_ = 0, peak_ = 0;
 };
 

@@ -131,7 +131,8 @@ class Backend {
     virtual Status follow(RunState&, const StreamMark&) { return {}; }
     // Wait for a mark.
     virtual Status wait(const StreamMark&) { return {}; }
-    // Copy from the host. The host memory may be reused on return.
+    // Copy from the host. Page-locked memory of the device's pool must not change until synchronize(state)
+    // returns; other memory may be reused on return.
     virtual Status send(Memory, size_t, const void*, size_t, RunState&) { return no_transfers(); }
     // Copy to the host. The host memory is filled when synchronize(state) returns.
     virtual Status fetch(void*, Memory, size_t, size_t, RunState&) { return no_transfers(); }

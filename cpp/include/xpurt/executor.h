@@ -143,7 +143,7 @@ class Executor {
     Status closed() const;
     Status check_overlap(const Run& run) const;
     Status run_over(Context& context, const Run& run, bool keep);
-    Status run_in(Context& context, const Run& run, ArenaPool::Arena* pooled);
+    Status run_in(Context& context, const Run& run, ArenaPool::Arena* pooled, bool* followed = nullptr);
     Status submit(Context& context, const Run& run, bool pooled);
     Status make_io_staging(Context& context);
     Status make_arena(Context& context, const Run& run);

@@ -12,35 +12,50 @@ namespace xpurt {
 // The arena that the user had last, else the smallest one that fits; null if none does.
 ArenaPool::Arena* ArenaPool::idle(size_t bytes, const void* user) noexcept {
     Arena* best = nullptr;
-    for (const auto& arena : arenas_) {
-        if (arena->taken || arena->bytes < bytes) continue;
-        if (arena->user == user) return arena.get();
-        if (best == nullptr || arena->bytes < best->bytes) best = arena.get();
+    for (Arena& arena : arenas_) {
+        if (arena.taken || arena.bytes < bytes) continue;
+        if (arena.user == user) return &arena;
+        if (best == nullptr || arena.bytes < best->bytes) best = &arena;
     }
     return best;
 }
 
-ArenaPool::Arena* ArenaPool::largest_idle() noexcept {
-    Arena* largest = nullptr;
-    for (const auto& arena : arenas_)
-        if (!arena->taken && (largest == nullptr || arena->bytes > largest->bytes)) largest = arena.get();
-    return largest;
+int64_t ArenaPool::idle_bytes() const noexcept {
+    int64_t bytes = 0;
+    for (const Arena& arena : arenas_)
+        if (!arena.taken) bytes += static_cast<int64_t>(arena.bytes);
+    return bytes;
 }
 
-void ArenaPool::drop(Arena& arena) noexcept {
-    if (arena.queued)
-        if (const Status status = arena.mark ? backend_->wait(*arena.mark) : backend_->synchronize(nullptr);
-            !status.ok())
-            log_failure(status);
-    backend_->release(arena.memory);
-    held_ -= static_cast<int64_t>(arena.bytes);
-    arenas_.erase(std::find_if(arenas_.begin(), arenas_.end(),
-                               [&](const std::unique_ptr<Arena>& each) { return each.get() == &arena; }));
+// Move the largest idle arena to `removed`. Returns its bytes, 0 if there is none.
+int64_t ArenaPool::remove_largest_idle(std::list<Arena>& removed) noexcept {
+    auto largest = arenas_.end();
+    for (auto each = arenas_.begin(); each != arenas_.end(); ++each)
+        if (!each->taken && (largest == arenas_.end() || each->bytes > largest->bytes)) largest = each;
+    if (largest == arenas_.end()) return 0;
+    removed.splice(removed.end(), arenas_, largest);
+    return static_cast<int64_t>(removed.back().bytes);
+}
+
+// Free arenas that are no longer in the pool, after the work that uses them. The caller does not hold the
+// mutex.
+void ArenaPool::free(std::list<Arena>& removed) noexcept {
+    for (const Arena& arena : removed) {
+        if (arena.queued)
+            if (const Status status =
+                    arena.mark ? backend_->wait(*arena.mark) : backend_->synchronize(nullptr);
+                !status.ok())
+                log_failure(status);
+        backend_->release(arena.memory);
+    }
+    removed.clear();
 }
 
 Result<ArenaPool::Arena*> ArenaPool::take(const Request& request, bool& allocated) {
     const auto bytes = static_cast<int64_t>(request.bytes);
     const auto text = [](int64_t count) { return std::to_string(count) + " bytes"; };
+    std::list<Arena> replaced, created(1);
+    int64_t freed = 0;
     std::unique_lock<std::mutex> lock(mutex_);
     for (;;) {
         if (Arena* const arena = request.keep ? nullptr : idle(request.bytes, request.user)) {
@@ -52,30 +67,41 @@ Result<ArenaPool::Arena*> ArenaPool::take(const Request& request, bool& allocate
                           "a run needs " + text(bytes) + " for intermediate values, and its limit leaves " +
                               text(std::max<int64_t>(limit_ - kept_, 0)),
                           "Raise memory_bytes, or use smaller shapes."};
-        // Replace an arena that is too small, and more of them if the limit asks for it.
-        if (Arena* const small = request.keep ? nullptr : largest_idle()) drop(*small);
-        while (limit_ > 0 && held_ + bytes > limit_) {
-            Arena* const other = largest_idle();
-            if (other == nullptr) break;
-            drop(*other);
-        }
-        if (limit_ == 0 || held_ + bytes <= limit_) break;
+        if (limit_ == 0 || held_ - idle_bytes() + bytes <= limit_) break;
         if (request.is_cancelled())
             return Status{Code::cancelled, "the run was cancelled while it waited for memory", ""};
         given_back_.wait_for(lock, std::chrono::milliseconds(20));
     }
-    XPURT_ASSIGN_OR_RETURN(auto memory, backend_->allocate(request.bytes));
-    auto arena = std::make_unique<Arena>();
-    arena->memory = memory;
-    arena->bytes = request.bytes;
-    arena->taken = true;
-    arena->kept = request.keep;
-    held_ += bytes;
+    // Replace an arena that is too small, and more of them if the limit asks for it.
+    if (!request.keep) freed += remove_largest_idle(replaced);
+    while (limit_ > 0 && held_ - freed + bytes > limit_) freed += remove_largest_idle(replaced);
+    const int64_t reserved = std::max(bytes, freed);  // of `held_`, until the old arenas are free
+    held_ += reserved - freed;
     kept_ += request.keep ? bytes : 0;
-    peak_ = std::max(peak_, held_);
-    allocated = true;
-    arenas_.push_back(std::move(arena));
-    return arenas_.back().get();
+    lock.unlock();
+
+    free(replaced);
+    auto memory = backend_->allocate(request.bytes);
+    Arena& arena = created.front();
+    arena.memory = memory.value;
+    arena.bytes = request.bytes;
+    arena.taken = true;
+    arena.kept = request.keep;
+
+    lock.lock();
+    if (memory.status.ok()) {
+        held_ -= reserved - bytes;
+        arenas_.splice(arenas_.end(), created);
+        peak_ = std::max(peak_, held_);
+        allocated = true;
+    } else {
+        held_ -= reserved;
+        kept_ -= request.keep ? bytes : 0;
+    }
+    lock.unlock();
+    if (reserved > bytes || !allocated) given_back_.notify_all();
+    if (!memory.status.ok()) return std::move(memory.status);
+    return &arena;
 }
 
 Status ArenaPool::follow(const Arena& arena, RunState* state, const void* user) {
@@ -89,13 +115,17 @@ Status ArenaPool::give_back(Arena& arena, RunState* state, const void* user, boo
     if (queued && state != nullptr && !(status = backend_->mark(*state, arena.mark)).ok()) arena.mark.reset();
     arena.queued = queued;
     arena.user = user;
-    if (arena.kept) return status;
+    give_back_unused(arena);
+    return status;
+}
+
+void ArenaPool::give_back_unused(Arena& arena) noexcept {
+    if (arena.kept) return;
     {
         const std::lock_guard<std::mutex> lock(mutex_);
         arena.taken = false;
     }
     given_back_.notify_one();
-    return status;
 }
 
 void ArenaPool::release(Arena& arena) noexcept {
@@ -113,10 +143,19 @@ void ArenaPool::set_limit(int64_t bytes) {
 }
 
 int64_t ArenaPool::trim() noexcept {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    const int64_t before = held_;
-    while (Arena* const arena = largest_idle()) drop(*arena);
-    return before - held_;
+    std::list<Arena> removed;
+    int64_t bytes = 0;
+    {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        while (const int64_t more = remove_largest_idle(removed)) bytes += more;
+    }
+    free(removed);
+    {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        held_ -= bytes;
+    }
+    given_back_.notify_all();
+    return bytes;
 }
 
 ArenaPool::Statistics ArenaPool::statistics() const {

@@ -222,9 +222,15 @@ Status Executor::run_over(Context& context, const Run& run, bool keep) {
     if (allocated) allocations_.fetch_add(1, std::memory_order_relaxed);
     if (keep) context.kept = arena;
     with_arena.arena = arena->memory;
-    Status status = run_in(context, with_arena, arena);
-    Status given =
-        arenas_->give_back(*arena, context.state.get(), &context, run.order.on_caller_stream && !keep);
+    bool followed = false;
+    Status status = run_in(context, with_arena, arena, &followed);
+    if (!followed) {
+        arenas_->give_back_unused(*arena);
+        return status;
+    }
+    // A run that failed may not have recorded its end, so that the context does not order its next run.
+    Status given = arenas_->give_back(*arena, context.state.get(), status.ok() ? &context : nullptr,
+                                      run.order.on_caller_stream && !keep);
     return status.ok() ? given : status;
 }
 
@@ -290,15 +296,19 @@ Status Executor::check_overlap(const Run& run) const {
     return {};
 }
 
-Status Executor::run_in(Context& context, const Run& run, ArenaPool::Arena* pooled) {
+// Run over memory that is bound. `followed`, if not null: set once the work of the run follows the work that
+// used the pooled arena before.
+Status Executor::run_in(Context& context, const Run& run, ArenaPool::Arena* pooled, bool* followed) {
     const NvtxRange range(nvtx_active(), plan_.name);
     Status status;
     if (context.state == nullptr) {
+        if (followed != nullptr) *followed = true;
         status = submit(context, run, pooled != nullptr);
     } else {
         RunState& state = *context.state;
         if (status = backend_->begin(state, run.order); !status.ok()) return status;
         if (pooled != nullptr) status = arenas_->follow(*pooled, &state, &context);
+        if (followed != nullptr) *followed = status.ok();
         if (status.ok()) status = submit(context, run, pooled != nullptr);
         // Also after a failure: work that was queued before it still uses the context.
         Status ended = run.order.on_caller_stream ? backend_->end(state) : backend_->synchronize(&state);

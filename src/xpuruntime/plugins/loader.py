@@ -33,6 +33,7 @@ class EnginePlugin:
     compiles_in_build: True if ``build`` does the slow work; False if the artifact is empty and ``load`` compiles.
     devices:  dotted name of a module with only ``devices`` and ``version``, which imports less than ``entry``; "" for ``entry`` itself.
     chooses_kernels: True if a KernelPolicy can choose its kernels and so is part of its requests.
+    cuda:     True if it has CUDA devices; others run the regions of a mix on a GPU's host.
     """
 
     name: str
@@ -47,6 +48,7 @@ class EnginePlugin:
     chooses_kernels: bool = False
     compiles_in_build: bool = True
     devices: str = ""
+    cuda: bool = False
 
     def installed(self) -> Support:
         """Tell if the vendor's package is installed in a supported version, without importing it."""

@@ -66,12 +66,22 @@ class _Limits(Watching):
         field = next((f for f in broken if f in self._limits), "")
         if field:
             stack = traceback.extract_stack()
-            if not any(f.filename.startswith(_OPTIMIZERS) for f in stack):
-                where = user_line(stack)
+            where = user_line(stack)
+            if not _by_optimizer(stack, where):
                 text = f"{func} {broken[field]}{f', at {where}' if where else ''}"
                 do = f"{REMEDIES.get(str(func), REMEDY)} Or allow it with {field}: any."
                 raise transfer_error("training step", field, self._limits[field], [text], do)
         return func(*args, **kwargs)
+
+
+def _by_optimizer(stack: traceback.StackSummary, user: str) -> bool:
+    """Return True if an optimizer calls the operator itself, and not the user's closure that it calls."""
+    for frame in reversed(stack):
+        if frame.filename.startswith(_OPTIMIZERS):
+            return True
+        if user.startswith(f"{frame.filename}:{frame.lineno}:"):
+            return False
+    return False
 
 
 def _broken(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, str]:

@@ -80,7 +80,7 @@ Status CudaRunState::begin(const StreamOrder& order) {
         const ScopedContext current(*device_);
         const CUresult result = device_->driver.cuStreamWaitEvent(next, done_event_, 0);
         XPURT_TRY(device_->check(result, "cuStreamWaitEvent"));
-        in_flight_ = false;
+        // The event still marks the earlier work: this run may end before it records another one.
     }
     current_stream_ = next;
     return {};

@@ -26,7 +26,11 @@ _ATEN = frozenset({"aten", "torch"})
 
 @dataclass(frozen=True, slots=True)
 class PartitionRequest:
-    """Engines, placements and rules of one ``partition`` call. ``supports``: the user's support function for ``engine``, if any."""
+    """Engines, placements and rules of one ``partition`` call.
+
+    supports: the user's support function for ``engine``, if any. native: the native engine with its device, for nodes whose kernel a rule forces
+    if neither ``engine`` nor ``others`` have it.
+    """
 
     engine: str
     others: tuple[str, ...]
@@ -34,6 +38,7 @@ class PartitionRequest:
     kernels: KernelPolicy
     supports: Supports | None
     target: Any
+    native: str
 
     def forced(self, graph: Graph, node: Node) -> tuple[str, str] | None:
         """Return the engine that the node is placed on, and what places it; None if it is not placed."""
@@ -48,7 +53,7 @@ class PartitionRequest:
         if rule is None:
             return None
         named = (e for e in (self.engine, *self.others) if e.partition(" on ")[0] == "native")
-        return next(named, "native"), f"the rule for {rule.label()} uses kernel {rule.use!r}"
+        return next(named, self.native), f"the rule for {rule.label()} uses kernel {rule.use!r}"
 
     def forcing(self, graph: Graph, node: Node) -> Rule | None:
         """Return the rule that forces a kernel for the node."""

@@ -102,7 +102,10 @@ def partition(
     if fields := execution.set_fields():
         request["policy"] = {k: Policy(execution=execution).to_dict()["execution"][k] for k in fields}
     other_engines = tuple(o for o in others if o not in (engine, split_engine(engine)[0]))
-    partition_request = PartitionRequest(engine, other_engines, dict(place or {}), kernels, supports, target)
+    native = f"native on {device}" if device.kind == "cuda" else "native"
+    partition_request = PartitionRequest(
+        engine, other_engines, dict(place or {}), kernels, supports, target, native
+    )
     rates = costs if isinstance(costs, Costs) else Costs(measured=costs or {})
     plan = replace(
         _Partitioner(graph, partition_request, rates, request, engine if is_named else "").run(absorb),

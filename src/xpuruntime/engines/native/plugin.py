@@ -18,4 +18,5 @@ PLUGIN = EnginePlugin(
     entry="xpuruntime.inference.native.engine",
     devices="xpuruntime.inference.native.devices",
     chooses_kernels=True,
+    cuda=True,
 )

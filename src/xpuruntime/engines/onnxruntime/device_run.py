@@ -20,6 +20,7 @@ from ...types import TensorSpec
 from ..device_calls import DeviceCall, DeviceCalls
 from ..device_tensors import ANY_RANK, TensorIO
 from . import options
+from .options import CUDA, GRAPH
 from .providers import ort
 from .run import OrtExecutable, element_type, inner_binding, run_bound, vendor_device
 
@@ -30,9 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["GRAPH", "FixedMemory", "OrtDeviceExecutable"]
 
-CUDA = "CUDAExecutionProvider"
 _NO_WAIT = ("disable_synchronize_execution_providers", "1")
-GRAPH = "enable_cuda_graph"
 _DEFAULT, _DEFAULT_HANDLE = 0, 1
 """CUDA's default stream: as callers name it, and as the vendor takes it, which reads 0 as no stream."""
 _MAX_BINDINGS = 8  # free ones of one set of forms
@@ -62,9 +61,7 @@ class OrtDeviceExecutable(OrtExecutable, RunsTensors):
         provider, values = settings.providers[0]
         self._backend, self._queue = backend, None
         self._own: int | None = None  # the session's stream, as callers name it
-        if provider == CUDA and (
-            settings.own_stream or values.get(GRAPH) == "1"
-        ):  # graphs cannot capture the default stream
+        if settings.own_stream:
             self._queue = backend.new_stream()
             self._own = self._queue.handle
         elif provider == CUDA:

@@ -17,7 +17,7 @@ from ...protocols import EngineRequest
 from . import providers
 from .providers import CPU, PROVIDER_DEVICES, ort, short
 
-__all__ = ["Settings", "parse", "session_options"]
+__all__ = ["CUDA", "GRAPH", "Settings", "parse", "session_options"]
 
 _BOOLS = {"1": True, "true": True, "0": False, "false": False}
 _LEVELS = (
@@ -45,6 +45,8 @@ _ATTRIBUTES: dict[str, tuple[str, ...] | None] = {
 # Options of this engine: calls of SessionOptions, and the stream of a session on CUDA.
 _OWN = ("providers", "free_dimension_overrides", "custom_op_libraries", "stream")
 _STREAMS = ("default", "own")
+CUDA = "CUDAExecutionProvider"
+GRAPH = "enable_cuda_graph"
 
 # Session config entries (onnxruntime_session_options_config_keys.h), without those that this engine sets itself.
 _CONFIG_KEYS: frozenset[str] = frozenset(
@@ -72,7 +74,7 @@ _SET_BY_ENGINE = {
 }
 
 # Options that make a provider compute in the model's own precision.
-_PINNED: dict[str, dict[str, str]] = {"CUDAExecutionProvider": {"use_tf32": "0"}}
+_PINNED: dict[str, dict[str, str]] = {CUDA: {"use_tf32": "0"}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,7 @@ class Settings:
     providers:  providers in order, with their options. The CPU provider is last, unless an option forbids it.
     attributes: attributes of SessionOptions. config: session config entries.
     free_dims:  sizes of symbolic dims by name. libraries: paths of custom-op libraries.
-    own_stream: True if runs on CUDA have a stream of their own, so that they may overlap with work on the default stream.
+    own_stream: True if runs on CUDA have a stream of their own, as CUDA graphs need; they may overlap with work on the default stream.
     """
 
     providers: tuple[tuple[str, dict[str, str]], ...]
@@ -110,10 +112,9 @@ def parse(request: EngineRequest) -> Settings | Support:
     libraries = tuple(p for p in request.options.get("custom_op_libraries", "").split(":") if p)
     if isinstance(free_dims, Support):
         return free_dims
-    stream = request.options.get("stream", "default")
-    if stream not in _STREAMS:
-        text = f"ONNX Runtime option 'stream' cannot be {stream!r}"
-        return Support.no(Reason.OPTION_UNKNOWN, text, do=f"Use one of {', '.join(_STREAMS)}.")
+    own_stream = _own_stream(request.options, provider_names[0])
+    if isinstance(own_stream, Support):
+        return own_stream
     for path in libraries:
         if not Path(path).is_file():
             text = f"the custom-op library {path!r} does not exist"
@@ -151,8 +152,25 @@ def parse(request: EngineRequest) -> Settings | Support:
         config,
         free_dims,
         libraries,
-        stream == "own",
+        own_stream,
     )
+
+
+def _own_stream(given: Mapping[str, str], provider: str) -> bool | Support:
+    """Return whether the session has a stream of its own."""
+    stream, graph = given.get("stream"), given.get(GRAPH) == "1"
+    if stream is None:
+        return provider == CUDA and graph  # graphs cannot capture the default stream
+    if stream not in _STREAMS:
+        text = f"ONNX Runtime option 'stream' cannot be {stream!r}"
+        return Support.no(Reason.OPTION_UNKNOWN, text, do=f"Use one of {', '.join(_STREAMS)}.")
+    if provider != CUDA:
+        text = f"ONNX Runtime option 'stream' is for sessions of {CUDA}, and this one has {provider}"
+        return Support.no(Reason.OPTION_UNKNOWN, text, do="Drop it, or open the session on device='cuda'.")
+    if stream == "default" and graph:
+        text = f"ONNX Runtime option 'stream' cannot be 'default' with {GRAPH}=1: CUDA graphs cannot capture the default stream"
+        return Support.no(Reason.OPTION_UNKNOWN, text, do=f"Use stream=own, or drop {GRAPH}.")
+    return stream == "own"
 
 
 def _free_dims(text: str) -> dict[str, int] | Support:

@@ -29,4 +29,5 @@ PLUGIN = EnginePlugin(
     compiles_in_build=False,
     entry="xpuruntime.engines.onnxruntime.engine",
     devices="xpuruntime.engines.onnxruntime.providers",
+    cuda=True,
 )

@@ -212,15 +212,15 @@ def _executable(
     model: ModelSource, request: EngineRequest, settings: options.Settings, session_options: Any = None
 ) -> OrtExecutable:
     """Return the executable of the requested provider. On CUDA its runs take tensors of the device, if the core can drive the device."""
-    if settings.requested_provider != "CUDAExecutionProvider":
+    if settings.requested_provider != options.CUDA:
         return OrtExecutable(model, request, settings, session_options)
     device = load_dotted("xpuruntime.runtime.device:Device")
     try:
         backend = device(DeviceId("cuda", request.device.index)).backend
     except DeviceUnavailable as error:
-        if settings.providers[0][1].get("enable_cuda_graph") == "1":  # its memory is the core's
-            who = f"onnxruntime, model {model.name}"
-            raise BuildError(who, "cannot use CUDA graphs", got=error.what, do=error.do) from error
+        if settings.own_stream:  # which is the core's, as is the memory of CUDA graphs
+            who, what = f"onnxruntime, model {model.name}", "cannot use CUDA graphs or a stream of its own"
+            raise BuildError(who, what, got=error.what, do=error.do) from error
         return OrtExecutable(model, request, settings, session_options)
     executable: OrtExecutable = load_dotted("xpuruntime.engines.onnxruntime.device_run:OrtDeviceExecutable")(
         model, request, settings, backend, session_options

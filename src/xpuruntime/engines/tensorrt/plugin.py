@@ -17,4 +17,5 @@ PLUGIN = EnginePlugin(
     formats=("onnx", "tensorrt-plan"),
     entry="xpuruntime.engines.tensorrt.engine",
     devices="xpuruntime.engines.tensorrt.devices",
+    cuda=True,
 )

@@ -101,13 +101,12 @@ def _regions(executable: MixedExecutable, request: SessionRequest) -> Iterator[L
 def _region_programs(
     executable: MixedExecutable, request: SessionRequest, who: str
 ) -> Iterator[LockedProgram]:
-    devices = [DeviceId.parse(r.device) for r in executable.partition.regions]
-    own = native_request(request, next((d for d in devices if d.kind == "cuda"), DeviceId("cpu")))
+    at = {r.id: DeviceId.parse(r.device) for r in executable.partition.regions}
     return region_programs(
         who,
         executable.executors,
         executable.partition.subgraph,
-        lambda _, graph, lock: compiled_graph(graph, own, lock),
+        lambda region, graph, lock: compiled_graph(graph, native_request(request, at[region]), lock),
         request.lock,
     )
 

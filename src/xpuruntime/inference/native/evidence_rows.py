@@ -80,7 +80,7 @@ def _row(
 
 
 _CODES = re.compile("int[48]")
-"""What functions that read codes of a few bits have in their names."""
+"""Names of functions that read codes of a few bits have this in them."""
 
 
 def _operands(call: KernelCall, types: Mapping[str, DType]) -> tuple[str, str]:

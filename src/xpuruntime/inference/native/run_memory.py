@@ -39,10 +39,9 @@ class RunMemory:
     def limit(self, size: int, executors: Sequence[Executor]) -> None:
         """Limit the bytes of all. Raises OutOfMemory if they do not fit, EngineUnavailable for executors whose runs cannot be limited."""
         if self.arenas is None:
-            got = f"device {self._backend.device}"
-            raise EngineUnavailable(
-                self._who, "memory_bytes cannot be enforced: runs have memory of their own", got=got
-            )
+            problem = "memory_bytes cannot be enforced: runs have memory of their own"
+            got, do = f"device {self._backend.device}", "Drop memory_bytes, or use device='cpu' or 'cuda'."
+            raise EngineUnavailable(self._who, problem, got=got, do=do)
         self._limit = max(size, 1)
         for executor in executors:
             self._check(executor, executors)

@@ -18,8 +18,7 @@ from ...decisions import Candidate, Decision, Reason
 from ...engines import lookup
 from ...errors import StoreError, XpuError
 from ...protocols import Array, ModelSource
-from ...runtime.backends.cuda import CudaBackend
-from ...runtime.device import Device, cpu
+from ...runtime.device import cpu
 from ...storage.store import Store, digest
 from ...targets import DeviceId
 from ..execution.examples import digest_of, measuring_feeds
@@ -30,6 +29,7 @@ from ..selection.request import SessionRequest, kernels_key
 from .mixed_search import searched
 from .node_costs import measured_costs
 from .placement_times import MARGIN, placed_again, placement_by_file
+from .region_devices import product_of
 
 __all__ = ["WORD", "chosen_mix", "wanted_by"]
 
@@ -59,7 +59,7 @@ def chosen_mix(
     unused = [by_file] if by_file else []
     key = _key(model, request, tuple(engines), place) | {
         "inputs": digest_of(request.examples),
-        "device": _device_key(device),
+        "device": product_of(device),
     }
     known = _recorded(model, candidates, store, key) if request.caching else None
     if known is not None:
@@ -138,7 +138,10 @@ def _by_margin(contenders: Sequence[Contender], mixed: Sequence[str], decision: 
     chosen = Candidate(best.name, Reason.FASTEST, text, facts=was.facts)
     share = head.facts["median_us"] / best.median_us
     left = Candidate(
-        head.name, Reason.SLOWER, f"{share:.3f}x the time of {best.name}: not clearly less", facts=head.facts
+        head.name,
+        Reason.LOWER_PREFERENCE,
+        f"{share:.3f}x the time of {best.name}: not clearly less",
+        facts=head.facts,
     )
     return replace(decision, chosen=chosen, rejected=(left, *(c for c in decision.rejected if c is not was)))
 
@@ -165,14 +168,6 @@ def _key(
         "kernels": kernels_key(request.kernels),
         "processor": cpu().model,
     }
-
-
-def _device_key(device: DeviceId) -> str:
-    """Return the device by its place and its product's name; times of one GPU say nothing about another."""
-    if device.kind != "cuda":
-        return str(device)
-    backend = Device(device).backend
-    return f"{device}: {backend.name}" if isinstance(backend, CudaBackend) else str(device)
 
 
 def _record(store: Store, key: Mapping[str, Any], decision: Decision, loaded: LoadedEngine) -> None:

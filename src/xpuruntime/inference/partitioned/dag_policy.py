@@ -19,6 +19,7 @@ from ...runtime.memory.buffer import backend_of
 from ...targets import DeviceId
 from ..selection.request import SessionRequest
 from ..selection.vendor_policy import limits
+from .region_devices import first_gpu
 
 __all__ = ["backend_for", "native_demands", "request_of", "settled_demands"]
 
@@ -83,8 +84,8 @@ def backend_for(demands: Resolved, backend: Any, devices: Sequence[str] = ()) ->
     DeviceUnavailable if the argument and the policy differ.
     """
     named = demands.policy.execution.target
-    gpu = next((d for d in devices if DeviceId.parse(d).kind == "cuda"), "cpu")
-    device = DeviceId.parse(gpu if named in (None, "auto") else named)
+    gpu = first_gpu(devices) or DeviceId("cpu")
+    device = gpu if named in (None, "auto") else DeviceId.parse(named)
     fallback = demands.policy.execution.allow_fallback
     if backend is None:
         try:

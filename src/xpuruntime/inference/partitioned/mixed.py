@@ -17,13 +17,15 @@ from ...compiler.partition.cost import Costs
 from ...compiler.partition.partitioner import PartitionPlan, partition
 from ...compiler.partition.replay import replayed
 from ...decisions import Candidate, Reason, Support
+from ...engines import lookup
 from ...engines.attribution import SourceGraph, explain_unnamed
-from ...errors import UnavailableError, XpuError
+from ...errors import EngineUnavailable, UnavailableError, XpuError
 from ...ir import Graph
 from ...ir.family import source_names
 from ...ir.host_waits import decides_sizes
 from ...policies import ExecutionPolicy, KernelPolicy, Policy, Resolved
-from ...program.plan import Plan, PlanNode
+from ...program.plan import Plan, PlanNode, Region
+from ...program.program import CompiledProgram
 from ...protocols import Array, EngineRequest, Evidence, HasRegions, ModelSource, RunsTensors, Stoppable
 from ...runtime.execution.executor import Executor
 from ...storage.store import Store
@@ -34,6 +36,7 @@ from ..selection.candidate import EngineCandidate, LoadedEngine
 from ..selection.request import SessionRequest, kernels_key
 from ..selection.vendor_options import speaks_of_families
 from .dag_executor import DAGExecutor
+from .region_devices import first_gpu, product_of
 
 __all__ = [
     "MixedExecutable",
@@ -49,7 +52,6 @@ __all__ = [
     "with_host_steps",
 ]
 
-_HOST_ONLY = ("interpreter", "torch", "openvino")
 _LACKING = (Reason.OP_UNSUPPORTED, Reason.BUILD_FAILED)
 
 
@@ -163,22 +165,27 @@ def _demanded_kernels(request: SessionRequest, engine: str, device: DeviceId) ->
 def partition_on(
     graph: Graph, first: EngineCandidate, engines: Sequence[str], place: Mapping[str, str], costs: Costs
 ) -> PartitionPlan:
-    """Return the plan over engines on the device of ``first``, by costs that name engines without it."""
+    """Return the plan over engines on the device of ``first``. Costs name engines without a device."""
     device = first.device
     return partition(
         graph,
         _demanded_kernels(first.request, engines[0], device),
         others=[_on_device(e, device) for e in engines[1:]],
         place={k: _on_device(e, device) for k, e in place.items()},
-        costs=replace(costs, measured={_on_device(e, device): t for e, t in costs.measured.items()}),
+        costs=costs,
     )
 
 
 def _on_device(engine: str, device: DeviceId) -> str:
-    """Return an engine as ``partition`` names it for a device; engines without GPUs stay on the host."""
-    if device.kind != "cuda" or " on " in engine or engine in _HOST_ONLY:
-        return engine
-    return f"{engine} on {device}"
+    """Return an engine as ``partition`` names it for a device; engines without CUDA stay on the host."""
+    return f"{engine} on {device}" if device.kind == "cuda" and _has_cuda(engine) else engine
+
+
+def _has_cuda(engine: str) -> bool:
+    try:
+        return lookup(engine).cuda
+    except EngineUnavailable:  # the interpreter, PyTorch's own ops, or an engine with its device
+        return False
 
 
 def mixed_of(
@@ -192,13 +199,24 @@ def mixed_of(
     engines = dict.fromkeys(r.engine for r in regions)
     name = f"{' + '.join(engines)} on {first.device}, {len(regions)} regions"
     request = first.request
-    own = native_request(request, first.device)
-    if not (answer := takes_options(own)):
+    at = {r.id: DeviceId.parse(r.device) for r in regions if r.engine == "native"}
+    gpu = first_gpu([r.device for r in plan.regions])
+    host = next((n for r, device in at.items() if device.kind == "cpu" for n in plan.members[r]), "")
+    if gpu is not None and host:
+        text = f"native regions of a model that uses {gpu} run on GPUs, and node {host!r} is placed on native on the cpu"
+        do = f"Place it on 'native on {gpu}', or on a vendor engine on the cpu."
+        return Candidate(name, Reason.DEVICE_MISMATCH, text, do)
+    if not (answer := takes_options(native_request(request, first.device))):
         return Candidate.rejected(name, answer)
+
+    def compiled(graph: Graph) -> CompiledProgram:
+        own = native_request(request, at.get(region_of(graph), first.device))
+        return compiled_graph(graph, own, _kernel_lock(request, graph))
+
     try:
         dag = DAGExecutor(
             plan,
-            compile_fn=lambda graph: compiled_graph(graph, own, _kernel_lock(request, graph)),
+            compile_fn=compiled,
             original=model if model.format == "onnx" else None,
             threads=request.threads,
             store=store if request.caching else None,
@@ -212,22 +230,30 @@ def mixed_of(
     homes = {n: r.engine for r in plan.regions for n in plan.members[r.id]}
     facts = {"regions": len(regions), "from_store": False, "mix": name, "homes": homes}
     executable = MixedExecutable(model, plan, dag)
-    key = {
+    key = _artifact_key(model, plan, dag.plan.regions, request)
+    return LoadedEngine(first, model, executable, __version__, model.precision, Support.yes(), facts, key)
+
+
+def _artifact_key(
+    model: ModelSource, plan: PartitionPlan, regions: Sequence[Region], request: SessionRequest
+) -> dict[str, Any]:
+    """Return everything that decides the programs of a mix. regions: as they run now. Raises DeviceUnavailable."""
+    return {
         "xpuruntime": __version__,
         "compiler": dict(compiler_facts()),
-        "engines": {r.engine: r.engine_version for r in dag.plan.regions},
+        "engines": {r.engine: r.engine_version for r in regions},
         "model": model.digest,
-        "homes": homes,
+        "homes": {n: f"{r.engine} on {r.device}" for r in regions for n in plan.members[r.id]},
+        "devices": sorted({product_of(DeviceId.parse(r.device)) for r in regions}),
         "threads": request.threads,
         "options": request.options,
         "optimization": request.optimization,
         "kernels": kernels_key(request.kernels),
     }
-    return LoadedEngine(first, model, executable, __version__, model.precision, Support.yes(), facts, key)
 
 
 def native_request(request: SessionRequest, device: DeviceId) -> EngineRequest:
-    """Return the request that native regions of a session on a device are compiled for."""
+    """Return the request that a native region of a session on a device is compiled for."""
     options = request.options.get("native", {})
     at = device if device.kind == "cuda" else DeviceId("cpu")
     return EngineRequest(at, None, request.threads, options, request.optimization, request.kernels)
@@ -250,8 +276,7 @@ def locked_mix(model: ModelSource, request: SessionRequest, store: Store) -> Loa
     """
     assert request.lock is not None
     plan = replayed(native_model(model).graph, request.lock.regions, {})
-    devices = [DeviceId.parse(r.device) for r in plan.regions]
-    device = next((d for d in devices if d.kind == "cuda"), DeviceId("cpu"))
+    device = first_gpu([r.device for r in plan.regions]) or DeviceId("cpu")
     first = EngineCandidate(str(request.engine), device, request)
     return mixed_of(model, plan, first, store)
 

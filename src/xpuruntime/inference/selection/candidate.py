@@ -36,6 +36,7 @@ from ...protocols import (
     Engine,
     EngineRequest,
     Executable,
+    HoldsMemory,
     ModelSource,
     StoppableLoad,
 )
@@ -173,6 +174,12 @@ def _attempt(model: ModelSource, candidate: EngineCandidate, store: Store) -> Lo
         raise
     except BuildError as error:
         return Candidate(candidate.name, Reason.BUILD_FAILED, _what_and_got(error), error.do)
+    if candidate.request.execution.memory_bytes is not None and not isinstance(executable, HoldsMemory):
+        executable.close()
+        why = "memory_bytes cannot be enforced: the engine allocates memory itself"
+        return Candidate(
+            candidate.name, Reason.OPTION_UNKNOWN, why, "Drop memory_bytes, or name engine='native'."
+        )
     own = source.quantized if integers else None
     precision = own or request.precision or source.precision
     if met:

@@ -8,7 +8,6 @@ from ...compiler.placement_times import PlacementTimes
 from ...compiler.times import EngineTimes, KernelTimes
 from ...decisions import Candidate, Decision, Reason
 from ...engines import lookup
-from ...errors import FormatError
 from ...protocols import ModelSource
 from ...runtime.device import cuda
 from ...storage.store import Store
@@ -20,12 +19,9 @@ __all__ = ["choice_by_file", "is_available", "misfit", "times_of_file"]
 
 
 def times_of_file(request: SessionRequest) -> tuple[str, KernelTimes | None]:
-    """Return the file that the option ``kernel_times`` names and its times; None without a file, or if it is refused as the native engine's."""
+    """Return the file that the option ``kernel_times`` names, and its times. Raises FormatError if it cannot be read."""
     file = request.execution.options_for("native").get(TIMES, "")
-    try:
-        return file, KernelTimes.load(file) if file else None
-    except FormatError:
-        return file, None
+    return file, KernelTimes.load(file) if file else None
 
 
 def choice_by_file(

@@ -79,8 +79,8 @@ def empty_pinned(
     """Return an array with undefined content in page-locked host memory of a GPU.
 
     Runs copy such an array to the GPU, and outputs into it, in one step at the full speed of the bus. Other arrays are first copied to
-    page-locked memory. The memory returns to the pool when the last array over it is deleted. Page-locked memory cannot be swapped, so
-    allocate no more of it than needed.
+    page-locked memory. Do not write to an input before its run is done, which it is when the run returns. The memory returns to the pool
+    when the last array over it is deleted. Page-locked memory cannot be swapped, so allocate no more of it than needed.
     Raises InputError for an invalid shape or a type below a byte, OutOfMemory, DeviceUnavailable for a device without page-locked memory.
     """
     dims = (shape,) if isinstance(shape, int) else tuple(shape)
@@ -90,7 +90,8 @@ def empty_pinned(
             "empty_pinned", "needs a shape of whole numbers", got=repr(shape), do="Give (1, 3, 224, 224)."
         )
     if kind.bits % 8:
-        raise InputError("empty_pinned", "has no arrays of types below a byte", got=kind.value)
+        do = "Use int8 or a wider type."
+        raise InputError("empty_pinned", "has no arrays of types below a byte", got=kind.value, do=do)
     size = int(np.prod(dims, dtype=np.int64)) * (kind.bits // 8)
     block = backend_of(device).allocate_pinned(max(size, 1))
     return block[:size].view(kind.numpy).reshape(dims)
