@@ -173,7 +173,7 @@ class Lock:
             raise FormatError("lock", "is not a lock that this release reads", got=error, do=_DO) from error
 
     @classmethod
-    def read(cls, lock: Lock | Mapping[str, Any] | str | os.PathLike[str]) -> tuple[Lock, str]:
+    def read(cls, lock: object) -> tuple[Lock, str]:
         """Return a lock that a user gave as itself, as its file or as its data, and its name for texts. Raises FormatError."""
         if isinstance(lock, Lock):
             return lock, lock.model["name"]

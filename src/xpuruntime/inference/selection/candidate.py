@@ -122,7 +122,7 @@ def attempt(model: ModelSource, candidate: EngineCandidate, store: Store) -> Loa
         facts = {"parts": list(error.parts), "reproduction": error.folder}
         return Candidate(candidate.name, Reason.INTERNAL_ERROR, error.what, error.do, facts=facts)
     except UnavailableError as error:
-        if type(error) is not UnavailableError:
+        if not isinstance(error.__cause__, ModuleNotFoundError):  # not of a package that is not installed
             raise
         return Candidate(candidate.name, Reason.NOT_INSTALLED, error.what, error.do)
     except (OutOfMemory, PluginError) as error:
