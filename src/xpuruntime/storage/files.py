@@ -33,7 +33,10 @@ def open_regular(path: str | os.PathLike[str], *, follow: bool = True) -> Binary
     follow: False also refuses a path that is a symbolic link.
     """
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY | (0 if follow else os.O_NOFOLLOW)
-    handle = os.open(path, flags)
+    try:
+        handle = os.open(path, flags)
+    except ValueError as error:  # a NUL character in the path
+        raise OSError(errno.EINVAL, str(error), repr(path)) from error
     try:
         mode = os.fstat(handle).st_mode
         if not stat.S_ISREG(mode):

@@ -22,13 +22,14 @@ from typing import Any
 
 import numpy as np
 
+from ...arguments import check_argument, check_names
 from ...compiler import compile as compile_graph
 from ...compiler.locked import KernelLock
 from ...compiler.partition.partitioner import PartitionPlan
 from ...compiler.transfers import check_graph, check_plan
 from ...decisions import Decision
 from ...engines.device_tensors import TensorIO
-from ...errors import InputError, RunError, StrictError
+from ...errors import RunError, StrictError
 from ...faults import contained
 from ...frontends.onnx.files.extract import OnnxExtractor
 from ...ir import Graph, bind
@@ -243,9 +244,11 @@ class DAGExecutor:
         """Return outputs in the graph's order for checked arrays. ``stopped`` is called before each region; True ends the run with a
         RunError.
         """
+        check_names(self._who, "feeds", feeds, "arrays")
         return list(self._run(dict(feeds), None, stopped).values())
 
     def _execute(self, inputs: Mapping[str, Any], watch: Watch | None) -> dict[str, Any]:
+        check_names(self._who, "inputs", inputs, "arrays")
         if self._io is not None and (
             any(isinstance(v, DeviceBuffer) for v in inputs.values()) or on_a_device(inputs)
         ):
@@ -388,6 +391,7 @@ class DAGExecutor:
         """Return seconds of each region in one run on checked arrays, transfers included. ``clock`` returns nanoseconds.
         Raises RunError.
         """
+        check_names(self._who, "feeds", feeds, "arrays")
         timer = Timer(clock)
         self._run(dict(feeds), None, None, timer)
         return {self._regions[i].region.id: t for i, t in timer.seconds.items()}
@@ -436,11 +440,10 @@ _KINDS: Mapping[str, tuple[Any, str, str]] = {
 
 def _check_kinds(plan: object, **arguments: object) -> None:
     """Raise InputError for a plan or an argument of another kind, such as a path."""
-    if not isinstance(plan, PartitionPlan | Graph):
-        do = "Give a graph: import_onnx(...), and its plan: partition(graph)."
-        raise InputError("DAGExecutor", "needs a plan, or a graph with a lock", got=repr(plan)[:80], do=do)
+    do = "Give a graph: import_onnx(...), and its plan: partition(graph)."
+    words = "a PartitionPlan, or a Graph with a lock"
+    check_argument("DAGExecutor", "plan", plan, PartitionPlan | Graph, words, do)
     for name, value in arguments.items():
         kind, words, do = _KINDS[name]
-        if value is not None and not isinstance(value, kind):
-            what = f"{name} must be {words}"
-            raise InputError("DAGExecutor", what, got=repr(value)[:80], do=f"{do} Or leave {name} out.")
+        if value is not None:
+            check_argument("DAGExecutor", name, value, kind, words, f"{do} Or leave {name} out.")

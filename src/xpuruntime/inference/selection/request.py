@@ -20,6 +20,7 @@ from ...types import DType
 from ..self_check import SelfCheck
 
 __all__ = [
+    "MAX_THREADS",
     "SessionRequest",
     "demanded_fields",
     "half",
@@ -28,6 +29,10 @@ __all__ = [
     "session_request",
     "thread_count",
 ]
+
+
+MAX_THREADS = 4096
+"""The most CPU threads that a session may have: more exhaust a process instead of using its cores."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -228,8 +233,14 @@ def positive_count(value: object, name: str, who: str) -> int:
 
 def thread_count(threads: int | None, who: str = "session") -> int:
     """Return the number of CPU threads: the argument, else XPU_NUM_THREADS, else every usable core. Raises PolicyError."""
-    threads = None if threads is None else positive_count(threads, "threads", who)
-    return threads or env.get_int("XPU_NUM_THREADS") or cpu().usable_cores
+    if threads is not None:
+        count = positive_count(threads, "threads", who)
+    else:
+        count = env.get_int("XPU_NUM_THREADS") or cpu().usable_cores
+    if count > MAX_THREADS:
+        do = f"Give at most {MAX_THREADS}; this machine has {cpu().usable_cores} usable cores."
+        raise PolicyError(who, "threads are too many", got=str(count)[:40], do=do)
+    return count
 
 
 def _plain(value: Any) -> Any:
