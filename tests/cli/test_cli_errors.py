@@ -98,6 +98,7 @@ BAD = [
     (["run", "{m}", "-i", "{t}"], ExitCode.INPUT, "is a folder or a device, not a file"),
     (["run", "/dev/zero"], ExitCode.MODEL, "is not a file: a pipe, a device"),
     (["run", ""], ExitCode.MODEL, "the path of the model is empty"),
+    (["lint", "{t}/deep.yaml"], ExitCode.POLICY, "is nested more than"),
     (["chat", "{t}"], ExitCode.MODEL, "Give a folder with config.json"),
     (["tune", "{m}", "-o", "{t}", "--bucket", "batch=1"], ExitCode.FILE, "cannot write"),
     (["cache", "trim", "--to", "lots"], ExitCode.USAGE, "write a size"),
@@ -113,6 +114,7 @@ def folder(tmp_path: Path, model: Path) -> Path:
     (tmp_path / "junk.onnx").write_bytes(b"this is no model")
     (tmp_path / "cut.onnx").write_bytes(model.read_bytes()[:-20])
     (tmp_path / "bad.json").write_text("{}")
+    (tmp_path / "deep.yaml").write_text("[" * 2000)
     (tmp_path / "policy.yaml").write_text("version: 1\nexecution:\n  engin: openvino\n")
     return tmp_path
 
