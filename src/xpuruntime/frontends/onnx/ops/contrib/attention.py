@@ -119,9 +119,18 @@ def _rotary(n: OnnxLoweringContext) -> Results:
     """Lower RotaryEmbedding of com.microsoft: positions before the tables, a row for each example or one start for all."""
     if n.attr("scale", 1.0) != 1.0:
         raise NotLowered("scaled RotaryEmbedding is not supported")
+    if n.spec(2).rank != 2 or n.spec(2).shape != n.spec(3).shape:
+        raise NotLowered(f"tables {n.spec(2)} and {n.spec(3)} are not supported")
     spec, size, x = n.spec(), 2 * numbers(n.spec(2).shape[1:], "its size")[0], n.x
+    if n.attr("rotary_embedding_dim", 0) not in (0, size):
+        raise NotLowered(
+            f"its rotary_embedding_dim is {n.attr('rotary_embedding_dim')}, and its tables rotate {size}"
+        )
     if spec.rank == 3:
-        heads = int(n.attr("num_heads", 0)) or numbers(spec.shape[2:], "its hidden size")[0] // size
+        (hidden,) = numbers(spec.shape[2:], "its hidden size")
+        heads = int(n.attr("num_heads", 0)) or hidden // size
+        if heads < 1 or hidden % heads or (not n.attr("rotary_embedding_dim", 0) and heads * size != hidden):
+            raise NotLowered(f"{heads} heads of {size} elements do not make up {hidden}")
         x = split_heads(n, n.x, heads)
     positions = n.input(1)
     if n.spec(1).rank < 2:
