@@ -42,6 +42,7 @@ NORM = Case(
 POOL = Case(
     "QLinearAveragePool", (codes(1, 2, 5, 7), scale(0.02), U8, scale(0.02), U8), {"kernel_shape": [3, 3]}
 )
+ROWS = packed.rows_of(4, 16, 32, zeros=False)
 TABLES = (floats(11, 4), floats(11, 4))
 
 
@@ -94,6 +95,11 @@ REFUSED = [
     (with_words(BITS, weight_prepacked=1), "'weight_prepacked' is 1; only 0"),
     (packed.bits(2, 5, 64, 32, groups=True, note=""), "g_idx next to codes of 2 bits"),
     (packed.bits(8, 5, 64, 32, groups=True, note=""), "g_idx next to codes of 8 bits"),
+    (with_operand(ROWS, 2, floats(9, 3)), "scales float32.9, 3. of 32 columns in blocks of 16"),
+    (with_words(ROWS, quantize_axis=5), "only rows of the first dim with blocks along the last one"),
+    (with_words(ROWS, block_size=8), "blocks of 8 are not supported"),
+    (Case("Attention", (floats(2, 4, 8), floats(8, 24), floats(1)), {"num_heads": 2}), "bias is float32.1. instead of one dim of 24"),
+    (Case("RotaryEmbedding", (floats(2, 3, 4, 16), np.array([0]), *TABLES), {}, (0, 1)), "heads have 16 elements, and its tables rotate 8"),
 ]  # fmt: skip
 
 
