@@ -55,8 +55,9 @@ class Resolved:
         return Resolved(Policy(kernel=self.policy.kernel, execution=execution), self.origins)
 
     def origin_of(self, field: str) -> str:
-        """Return the origin of a field; ``"unset"`` if no layer sets it."""
-        return self.origins.get(field, "unset")
+        """Return the origin of a field, or those of its entries if it is a mapping; ``"unset"`` if no layer sets it."""
+        entries = (o for name, o in self.origins.items() if name.startswith(f"{field}."))
+        return self.origins.get(field) or ", ".join(dict.fromkeys(entries)) or "unset"
 
 
 def resolve(layers: Iterable[PolicyLayer]) -> Resolved:
