@@ -199,8 +199,7 @@ def fingerprint(request: EngineRequest) -> dict[str, str]:
     if TIMES in request.options and request.locked is None:
         facts[TIMES] = times_of(request).digest
     if request.tune is not None and request.locked is None:
-        measured = {"on_build": f"{request.tune.seconds:g} s", **machine_facts(request.device)}
-        facts["tune"] = json.dumps(measured, sort_keys=True)
+        facts["tune"] = json.dumps(machine_facts(request.device), sort_keys=True)
     return facts
 
 

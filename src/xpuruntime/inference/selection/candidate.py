@@ -287,18 +287,23 @@ def _obtain(
 def artifact_key(name: str, engine: Engine, model: ModelSource, request: EngineRequest) -> dict[str, Any]:
     """Return everything that decides an engine's artifact. Nothing else may change the artifact."""
     lock = {} if request.locked is None else {"locked": digest(dict(request.locked))}
-    return lock | {
-        "xpuruntime": __version__,
-        "engine": name,
-        "fingerprint": engine.fingerprint(request),
-        "model": model.digest,
-        "device": str(request.device),
-        "precision": request.precision,
-        "threads": request.threads,
-        "options": dict(request.options),
-        "optimization": request.optimization,
-        "kernels": kernels_key(request.kernels),
-    }
+    tune = {} if request.tune is None else {"tune": request.tune.seconds}
+    return (
+        lock
+        | tune
+        | {
+            "xpuruntime": __version__,
+            "engine": name,
+            "fingerprint": engine.fingerprint(request),
+            "model": model.digest,
+            "device": str(request.device),
+            "precision": request.precision,
+            "threads": request.threads,
+            "options": dict(request.options),
+            "optimization": request.optimization,
+            "kernels": kernels_key(request.kernels),
+        }
+    )
 
 
 @contextlib.contextmanager
