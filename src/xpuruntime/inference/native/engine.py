@@ -24,7 +24,7 @@ from ...runtime.execution.demands import broken_rule
 from ...targets import DeviceId
 from ...types import DType
 from ..models.programs import buckets_of
-from ..tuning.on_build import Subject, tuned_program
+from ..tuning.on_build import TunedSubject, tuned_program
 from .devices import devices, version
 from .executable import NativeExecutable
 from .explained_program import PlannedProgram
@@ -327,7 +327,7 @@ def _compiled(
         source = sized_model(model, shapes)
         if request.tune is None or lock is not None:
             return compiled_graph(source.graph, request, lock, shapes, source.weights, times)
-        subject = Subject(
+        subject = TunedSubject(
             model.name, source.weights, request.device, request.threads, machine_facts(request.device),
             invariant=kernel_policy(request).demands_batch_invariance(),
         )  # fmt: skip

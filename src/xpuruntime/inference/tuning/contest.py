@@ -21,7 +21,7 @@ from ...targets import DeviceId
 from ..execution.seeded_inputs import sample_feeds
 from .timing import Sample, repeats, whole_runs
 
-__all__ = ["CompileWith", "Contest", "Variant", "call_of"]
+__all__ = ["CompileWith", "Contest", "KernelVariant", "call_of"]
 
 CompileWith = Callable[[Mapping[str, str] | None], tuple[CompiledProgram, KernelLock]]
 """Compiles the program with the given kernel of each call, or chooses kernels and records them."""
@@ -33,7 +33,7 @@ def call_of(key: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Variant:
+class KernelVariant:
     """A program of the model that is measured.
 
     name: the name under which the times of whole runs are stored. words: the kernel of each call. keys: the key of each stage, empty for a
@@ -101,7 +101,7 @@ class Contest:
 
     @property
     def variants(self) -> int:
-        """Return the number of programs in which each call meets all of its kernels."""
+        """Return the number of programs that measure all kernels of each call."""
         return max((len(words) for words in self.kernels.values()), default=1)
 
     def words(self, variant: int, calls: Sequence[str] | None = None) -> dict[str, str]:
@@ -111,7 +111,7 @@ class Contest:
             for k, w in self.lock.alternatives.items()
         }
 
-    def open(self, name: str, words: Mapping[str, str]) -> Variant:
+    def open(self, name: str, words: Mapping[str, str]) -> KernelVariant:
         """Return the program with these kernels, ready to run. The caller closes it."""
         program, lock = self.program, self.lock
         if dict(words) != lock.kernels:
@@ -121,7 +121,7 @@ class Contest:
         self._weights.append(weights)
         executor.bind(weights)
         arrays = [np.ascontiguousarray(self.feeds[s.name]) for s in executor.entry.inputs]
-        return Variant(name, words, executor, lock.stages[program.entries[0].name], arrays)
+        return KernelVariant(name, words, executor, lock.stages[program.entries[0].name], arrays)
 
     def nodes(self) -> dict[str, tuple[str, tuple[str, ...]]]:
         """Return op and model nodes of each call."""

@@ -23,10 +23,10 @@ from ...profiler import trace
 from ...program.program import CompiledProgram
 from ...protocols import Array, TuneRequest
 from ...targets import DeviceId
-from .contest import Contest, Variant, call_of
+from .contest import Contest, KernelVariant, call_of
 from .samples import RoundTimes, collected, details_of, measured_round, medians
 
-__all__ = ["FACT", "LEAST_ROUNDS", "ROUNDS", "Subject", "record_of", "tuned_program"]
+__all__ = ["FACT", "LEAST_ROUNDS", "ROUNDS", "TunedSubject", "record_of", "tuned_program"]
 
 FACT = "tune"
 """The fact of a program that records what was measured."""
@@ -40,7 +40,7 @@ CompileTimed = Callable[[KernelLock | None, KernelTimes | None], CompiledProgram
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class TunedSubject:
     """The program that is measured. source: the model's arrays by name. facts: device and versions. invariant: the policy demands batch invariance."""
 
     name: str
@@ -51,7 +51,7 @@ class Subject:
     invariant: bool = False
 
 
-def tuned_program(compile_timed: CompileTimed, subject: Subject, tune: TuneRequest) -> CompiledProgram:
+def tuned_program(compile_timed: CompileTimed, subject: TunedSubject, tune: TuneRequest) -> CompiledProgram:
     """Return the program whose kernels are chosen by times that are measured now, or that ``tune`` has. It records them. Raises as ``compile``."""
     record = tune.record
     if record is None:
@@ -80,7 +80,7 @@ def record_of(program: CompiledProgram) -> Mapping[str, Any] | None:
 class _Measurement:
     """One measurement: the calls that wait for it, the finished rounds by call, and why a call is not measured."""
 
-    def __init__(self, compile_timed: CompileTimed, subject: Subject, tune: TuneRequest) -> None:
+    def __init__(self, compile_timed: CompileTimed, subject: TunedSubject, tune: TuneRequest) -> None:
         self.subject, self.tune = subject, tune
         self.compile_timed = compile_timed
         self.rounds: list[RoundTimes] = []
@@ -170,10 +170,10 @@ class _Measurement:
         why = f"the bound of {self.tune.seconds:g} s leaves no time for it"
         self.unmeasured |= dict.fromkeys(waiting, (Reason.TIMED_OUT, why))
 
-    def _costs(self, contest: Contest, base: Variant) -> dict[str, float]:
+    def _costs(self, contest: Contest, base: KernelVariant) -> dict[str, float]:
         """Return the time of all nodes with each call in a run with the default kernels."""
         began = time.monotonic()
-        times = measured_round([base], 0, Variant.call_times)
+        times = measured_round([base], 0, KernelVariant.call_times)
         self.round_s = time.monotonic() - began
         keys = dict.fromkeys(k for k in contest.keys if k)
         cost: dict[str, float] = {}
@@ -203,7 +203,7 @@ class _Measurement:
         groups = (waiting[: max(half, 1)], waiting[:1])
         return next((list(group) for group in groups if self._needed(contest, group) <= left), [])
 
-    def _measure_group(self, contest: Contest, group: Sequence[str], base: Variant) -> None:
+    def _measure_group(self, contest: Contest, group: Sequence[str], base: KernelVariant) -> None:
         """Measure the kernels of a group's calls in alternating rounds."""
         count = max(len(contest.kernels[call]) for call in group)
         with ExitStack() as stack:
@@ -220,7 +220,7 @@ class _Measurement:
                 if self._left < len(variants) * self.round_s:
                     break
                 try:
-                    times = measured_round(variants, index, Variant.call_times)
+                    times = measured_round(variants, index, KernelVariant.call_times)
                 except XpuError as error:
                     why = f"a variant of the program fails on seeded inputs: {error.what}"
                     self.unmeasured |= dict.fromkeys(group, (Reason.RUN_FAILED, why))

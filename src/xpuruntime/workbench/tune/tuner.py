@@ -29,7 +29,7 @@ from ...inference.native.executable import NativeExecutable
 from ...inference.native.model import sized_model
 from ...inference.partitioned.mixed_search import ROUNDS as SEARCHES
 from ...inference.session import InferenceSession
-from ...inference.tuning.contest import Contest, Variant, call_of
+from ...inference.tuning.contest import Contest, KernelVariant, call_of
 from ...inference.tuning.samples import collected, details_of, measured_round, medians
 from ...inference.tuning.timing import WHOLE, Sample, whole_runs
 from ...numerics import compare_all, tolerance_for
@@ -318,12 +318,12 @@ class _Tuner:
         """Measure the rounds of a bucket that the journal does not have."""
         programs = contest.programs
         variants = {str(v): programs.words(v) for v in range(programs.variants)}
-        self._stage(contest, "calls", _variants(contest, variants), Variant.call_times)
+        self._stage(contest, "calls", _variants(contest, variants), KernelVariant.call_times)
         if not self.finished:
             return
         fastest = contest.fastest(self.journal)
         sides = {"tuned": fastest, "default": dict(programs.lock.kernels)}
-        self._stage(contest, "runs", _variants(contest, sides), Variant.run_times)
+        self._stage(contest, "runs", _variants(contest, sides), KernelVariant.run_times)
         if not self.finished or not contest.engines:
             return
         engines: list[Callable[[], _Side]] = [*_variants(contest, {"native": fastest})]
@@ -406,7 +406,9 @@ def _checked(contest: _Contest, placements: Placements, name: str) -> PlacedRuns
     return side
 
 
-def _variants(contest: _Contest, kernels: Mapping[str, Mapping[str, str]]) -> list[Callable[[], Variant]]:
+def _variants(
+    contest: _Contest, kernels: Mapping[str, Mapping[str, str]]
+) -> list[Callable[[], KernelVariant]]:
     """Return functions that open the model with these kernels, by the variant's name."""
     return [functools.partial(contest.programs.open, name, words) for name, words in kernels.items()]
 
