@@ -372,6 +372,9 @@ def session_options(
 # ── values ──
 
 
+_MAX_SIZE = 2**40  # as in fixed_shapes of a policy
+
+
 def parse_sizes(values: Sequence[str] | None, option: str = "--shape") -> dict[str, int]:
     """Parse ``["n=2", "seq=128"]`` into ``{"n": 2, "seq": 128}``. Raise typer.BadParameter."""
     sizes: dict[str, int] = {}
@@ -379,6 +382,9 @@ def parse_sizes(values: Sequence[str] | None, option: str = "--shape") -> dict[s
         name, equals, size = text.rpartition("=")
         if not (equals and name and size.isdecimal()):
             raise typer.BadParameter(f"write NAME=SIZE with a whole number; got {text!r}", param_hint=option)
+        if len(size.lstrip("0")) > len(str(_MAX_SIZE)) or int(size) > _MAX_SIZE:
+            text = f"a size is at most {_MAX_SIZE}; got {text[:80]!r}"
+            raise typer.BadParameter(text, param_hint=option)
         if sizes.setdefault(name, int(size)) != int(size):
             raise typer.BadParameter(f"{name!r} is given twice; got {text!r}", param_hint=option)
     return sizes

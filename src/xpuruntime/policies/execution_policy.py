@@ -48,7 +48,7 @@ class ExecutionPolicy(FileForm):
     compile_timeout_s: float | None = of_kind(kinds.SECONDS, "time limit of compiling, in seconds")
     run_timeout_s: float | None = of_kind(kinds.SECONDS, "time limit of one run, in seconds")
     memory_bytes: int | None = of_kind(
-        kinds.SIZE,
+        kinds.LIMIT,
         "limit of a session's device memory: weights, states and runs, in bytes or as text (512MiB)",
     )
     engine_options: Mapping[str, Mapping[str, str | int | float]] | None = of_kind(

@@ -23,6 +23,7 @@ from ...errors import (
     OutOfMemory,
     PluginError,
     StoreError,
+    UnavailableError,
     XpuError,
 )
 from ...faults import contained
@@ -121,6 +122,10 @@ def attempt(model: ModelSource, candidate: EngineCandidate, store: Store) -> Loa
     except InternalError as error:
         facts = {"parts": list(error.parts), "reproduction": error.folder}
         return Candidate(candidate.name, Reason.INTERNAL_ERROR, error.what, error.do, facts=facts)
+    except UnavailableError as error:
+        if not isinstance(error.__cause__, ModuleNotFoundError):  # not of a package that is not installed
+            raise
+        return Candidate(candidate.name, Reason.NOT_INSTALLED, error.what, error.do)
     except (OutOfMemory, PluginError) as error:
         return Candidate(candidate.name, Reason.BUILD_FAILED, _what_and_got(error), error.do)
 

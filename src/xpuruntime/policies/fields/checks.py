@@ -93,6 +93,14 @@ def size(value: object, path: FieldPath) -> int:
     raise Problem(path, "must be bytes, such as 33554432 or '32 MiB'", got=shown(value))
 
 
+def limit(value: object, path: FieldPath) -> int:
+    """Check for bytes as ``size`` does, but at least one."""
+    if (bytes_ := size(value, path)) < 1:
+        do = "Leave it out for no limit."
+        raise Problem(path, "must be at least one byte", got=shown(value), do=do)
+    return bytes_
+
+
 def text(value: object, path: FieldPath) -> str:
     """Check for one line of printable text, at most ``MAX_TEXT`` characters."""
     if not isinstance(value, str) or not value.strip() or not value.isprintable() or len(value) > MAX_TEXT:

@@ -40,6 +40,7 @@ __all__ = [
     "KERNEL",
     "KERNEL_LIST",
     "LEVEL",
+    "LIMIT",
     "OPS",
     "OPTIONS",
     "PARALLEL_KIND",
@@ -162,6 +163,16 @@ SIZE = FieldKind(
         "anyOf": [
             {"type": "integer", "minimum": 0, "maximum": checks.SIZE_MAX},
             {"type": "string", "pattern": rf"^{checks.SIZE_TEXT.pattern}$"},
+        ]
+    },
+    _same,
+)
+LIMIT = FieldKind(
+    checks.limit,
+    {
+        "anyOf": [
+            {"type": "integer", "minimum": 1, "maximum": checks.SIZE_MAX},
+            {"type": "string", "pattern": rf"^(?=[0.]*[1-9]){checks.SIZE_TEXT.pattern}$"},
         ]
     },
     _same,

@@ -7,6 +7,7 @@ kernel is measured with the caches and the clock rate that it has in the model, 
 
 from __future__ import annotations
 
+import errno
 import functools
 import hashlib
 import json
@@ -37,7 +38,7 @@ from ...policies import Policy
 from ...profiler.statistics import median_interval, paired_ratio
 from ...protocols import Array, Closeable, EngineRequest
 from ...runtime.execution.executor import Executor
-from ...storage.files import write_atomic
+from ...storage.files import file_error, write_atomic
 from ...types import DType
 from ..inputs import Inputs
 from ..session_options import SessionOptions
@@ -79,6 +80,8 @@ def tune(
     started, path = time.monotonic(), Path(output)
     if rounds < 1 or not budget_s > 0:
         raise InputError("tune", "needs at least one round and a positive budget", got=f"rounds={rounds}, budget_s={budget_s}", do="Give rounds=15, budget_s=60.")  # fmt: skip
+    if path.is_dir():
+        raise file_error(path, "cannot write", OSError(errno.EISDIR, "is a folder"))
     others = tuple(dict.fromkeys(name for e in engines if (name := lookup(e).name) != "native"))
     options = replace(options or SessionOptions(), engine="native", tune_s=0.0).with_device()
     policy, place = without_auto(options.policy) if regions else (Policy(), {})
@@ -86,6 +89,9 @@ def tune(
         _check_regions(model, others, buckets)
         options = replace(options, policy=policy)
     with options.open(model) as session:
+        for engine in others:
+            if not lookup(engine).installed():
+                options.on(engine).open(session.model).close()  # raises with the reason
         opened = list(_buckets(session, buckets))
         subject = _subject(session, opened, rounds, others) | ({"place": place} if regions else {})
         with Journal(path.with_name(f"{path.name}.journal"), subject) as journal:
