@@ -41,6 +41,7 @@ __all__ = [
     "Threads",
     "Times",
     "Tolerance",
+    "Tune",
     "Verbose",
     "engine_list",
     "parse_numbers",
@@ -115,6 +116,16 @@ CompileTimeout: TypeAlias = Annotated[
         "--compile-timeout",
         metavar="SECONDS",
         help="Stop compiling after this time; then try the next fallback or fail.",
+        rich_help_panel=_RUN,
+    ),
+]
+Tune: TypeAlias = Annotated[
+    float | None,
+    typer.Option(
+        "--tune",
+        min=0,
+        metavar="SECONDS",
+        help="Measure the kernels of each call within this time when a native program is built, and keep them in the store. 0: measure nothing.",
         rich_help_panel=_RUN,
     ),
 ]
@@ -224,6 +235,7 @@ class SessionFlags:
     threads: Threads = None
     cache_dir: CacheDir = None
     compile_timeout: CompileTimeout = None
+    tune: Tune = None
 
 
 ImageSize = Annotated[
@@ -353,6 +365,7 @@ def session_options(
         allow_fallback=tuple(d for text in flags.allow_fallback or () for d in text.split(",")),
         compile_timeout_s=session.compile_timeout,
         run_timeout_s=run_timeout,
+        tune_s=session.tune,
     )
 
 

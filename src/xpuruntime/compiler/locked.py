@@ -23,6 +23,7 @@ class KernelLock:
     remedy: the advice for a call that was not recorded.
     ``used`` has those that a compilation needed: a lock may cover other shapes, too.
     ``alternatives``: kernels that a measurement may choose for each recorded call, the chosen one first.
+    ``demands``: recorded calls with a rule that demands deterministic kernels, and that rule.
     ``stages``: by entry point, the key of each call of the program; empty for a call without a node.
     """
 
@@ -31,12 +32,19 @@ class KernelLock:
         self.kernels: dict[str, str] = dict(kernels or {})
         self.used: dict[str, str] = {}
         self.alternatives: dict[str, tuple[str, ...]] = {}
+        self.demands: dict[str, str] = {}
         self.stages: dict[str, tuple[str, ...]] = {}
         self._values: dict[str, str] = {}
 
-    def record(self, node: Node, call: NodeCall, kernel: str, others: Sequence[str] = ()) -> None:
-        """Add the choice of a kernel. ``others``: usable kernels that only their order or their time excludes."""
+    def record(
+        self, node: Node, call: NodeCall, kernel: str, others: Sequence[str] = (), demand: str = ""
+    ) -> None:
+        """Add the choice of a kernel. ``others``: usable kernels that only their order or their time excludes. ``demand``: a rule that demands a
+        deterministic one.
+        """
         key = self._note(node, call)
+        if demand:
+            self.demands[key] = demand
         self.kernels[key] = kernel
         self.alternatives[key] = (kernel, *others)
 

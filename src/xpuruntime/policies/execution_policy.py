@@ -77,6 +77,10 @@ class ExecutionPolicy(FileForm):
         kinds.PARALLEL_KIND,
         "devices that a language model is divided over: {tensor: 2} divides its linear layers over 2",
     )
+    tune: Mapping[str, float] | str | None = of_kind(
+        kinds.TUNE_KIND,
+        "measure the kernels of each call when a program is built, within so many seconds: {on_build: 20}; on_build alone has a bound of 10",
+    )
     strict: bool | None = of_kind(
         kinds.BOOLEAN,
         "raise an error if an engine falls back internally, or if the evidence differs from the plan",

@@ -13,7 +13,7 @@ from ...errors import PolicyError
 from ...policies import ExecutionPolicy, KernelPolicy, Policy, Resolved, effective_policy, load_policy
 from ...policies.files.load import PolicyLike
 from ...program.lock import Lock
-from ...protocols import Array
+from ...protocols import Array, TuneRequest
 from ...runtime.device import cpu
 from ...targets import DeviceId
 from ...types import DType
@@ -95,6 +95,13 @@ class SessionRequest:
         """Return the level of optimization; by default 3, the highest."""
         level = self.execution.optimization_level
         return 3 if level is None else level
+
+    @property
+    def tune(self) -> TuneRequest | None:
+        """Return the measurement of kernels when a program is built; None without one, and under a lock, which names them."""
+        tune = self.execution.tune  # its normal form is a mapping
+        seconds = tune.get("on_build", 0.0) if isinstance(tune, Mapping) else 0.0
+        return TuneRequest(seconds) if seconds and self.lock is None else None
 
     @property
     def caching(self) -> bool:

@@ -20,6 +20,8 @@ from ..vocabulary import (
     PRECISIONS_NOT_IMPLEMENTED,
     SELF_CHECKS,
     TRANSFERS,
+    TUNE,
+    TUNE_SECONDS,
     WEIGHTS,
 )
 from . import checks, pins
@@ -52,6 +54,7 @@ __all__ = [
     "SHAPES",
     "SIZE",
     "TRANSFER_LIMITS",
+    "TUNE_KIND",
     "WEIGHTS_KIND",
     "kernel_preference",
     "kernels_of",
@@ -247,6 +250,23 @@ PARALLEL_KIND = FieldKind(
         "type": "object",
         "properties": {name: {"type": "integer", "minimum": 1, "maximum": 64} for name in PARALLEL},
         "additionalProperties": False,
+    },
+    _plain_mapping,
+)
+TUNE_KIND = FieldKind(
+    checks.word_or_mapping(
+        checks.mapping(checks.word(TUNE, "moment of measuring"), checks.bound, "moments to seconds"),
+        dict.fromkeys(TUNE, TUNE_SECONDS),
+    ),
+    {
+        "anyOf": [
+            {"enum": [*TUNE]},
+            {
+                "type": "object",
+                "properties": {name: {"type": "number", "minimum": 0, "maximum": 1e6} for name in TUNE},
+                "additionalProperties": False,
+            },
+        ]
     },
     _plain_mapping,
 )
