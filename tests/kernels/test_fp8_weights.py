@@ -173,20 +173,27 @@ def test_codes_are_those_of_ml_dtypes(dtype: str) -> None:
     assert np.array_equal(recipe(w[:0], "quantize_fp8"), w[:0].astype(E4M3))
 
 
-def test_only_a_policy_takes_it_and_says_so() -> None:
-    graph, feeds, weights = layer(1, 256, 128, "float32")
+def test_only_a_policy_takes_it() -> None:
+    graph, feeds, _ = layer(1, 256, 128, "float32")
     plain = compile_native(graph, feeds)
     asked = compile_native(graph, feeds, policy=xrt.KernelPolicy(weights="fp8"))
     kernels = [[c.kernel for c in p.entries[0].plans[0].calls] for p in (plain, asked)]
     assert kernels == [["matmul/gemv"], ["matmul/fp8_weights"]]
     sizes = [sum(r.spec.size_bytes or 0 for r in p.recipes) for p in (plain, asked)]
     assert sizes == [256 * 128 * 4 + 256 * 4, 256 * 128 + 2 * 256 * 4]
-    with xrt.InferenceSession(
-        graph, device="cpu", engine="native", kernel_policy=xrt.KernelPolicy(weights="fp8"), weights=weights
-    ) as session:
-        session.run(feeds)
-        assert "weights: fp8" in session.plan.explain()
-        rows = [r for r in session.receipt().evidence.rows if r.kernel.startswith("matmul/")]
+
+
+def test_plan_and_receipt_say_so() -> None:
+    torch = pytest.importorskip("torch")
+    module, x = torch.nn.Linear(64, 32).eval(), torch.randn(1, 64)
+    policy = xrt.KernelPolicy(weights="fp8")
+    with xrt.InferenceSession(module, example_inputs=x, kernel_policy=policy, device="cpu") as session:
+        (got,) = session.run([x]).values()
+        weight = rounded(module.weight.detach().numpy())
+        want = x.numpy() @ weight.T + module.bias.detach().numpy()
+        assert abs(np.asarray(got) - want).max() <= 1e-5 * abs(want).max()
+        assert "weights: fp8 of the policy" in session.plan.explain()
+        rows = [r for r in session.receipt().evidence["r0"].rows if r.kernel.startswith("matmul/fp8_weights")]
         assert [(r.precision, r.weights) for r in rows] == [("float32", "float8_e4m3fn")]
 
 

@@ -227,12 +227,12 @@ CODES = np.ones((4, 6), ml_dtypes.float8_e4m3fn)
 
 
 @pytest.mark.parametrize(("arrays", "text"), [
-    ({"w": CODES}, "w is float8_e4m3fn without scales .*no w_scale_inv"),
+    ({"w": CODES}, "w is float8_e4m3fn without scales; got no w_scale_inv"),
     ({"w": CODES, "w_scale_inv": np.ones((2, 1), np.float32)}, r"w_scale_inv must have the shape \[1, 1\]"),
     ({"w": CODES, "w_scale_inv": np.ones((1, 1), np.uint8)}, "w_scale_inv must be floats"),
     ({"w": CODES[0], "w_scale_inv": np.ones((1, 1), np.float32)}, "w must be a matrix"),
     ({"w": CODES.astype(np.int8), "w_scale_inv": np.ones((1, 1), np.float32)}, "w_scale_inv belongs to no weight"),
-    ({"w": CODES.astype(ml_dtypes.float8_e5m2)}, "w has an unsupported type .*float8_e5m2"),
+    ({"w": CODES.astype(ml_dtypes.float8_e5m2)}, "w has an unsupported type; got float8_e5m2"),
 ])  # fmt: skip
 def test_weights_that_contradict_the_format_are_refused(arrays: dict[str, Any], text: str) -> None:
     with pytest.raises(ModelError, match=text):

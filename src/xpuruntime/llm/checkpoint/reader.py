@@ -110,10 +110,11 @@ def _from_folder(folder: Path) -> Checkpoint:
         config = replace(config, base="")  # the checkpoint of a model without its output layer
     config = with_shared(with_experts(config, arrays), arrays)
     specs, formats = (_specs(stored), {}) if packed is None else (packed.specs, packed.formats)
+    as_stored = {n: f for n, f in files.items() if n in specs and n not in formats}
     if positions := computed_positions(config, arrays):
         arrays, specs, formats = {**arrays, **positions}, specs | _specs(positions), {}
     checkpoint = Checkpoint(
-        folder.resolve().name, config, arrays, specs, {n: f for n, f in files.items() if n in specs}, folder, open_text(folder), generation,
+        folder.resolve().name, config, arrays, specs, as_stored, folder, open_text(folder), generation,
         tuple(folder / file for file in sorted(set(files.values()))), formats,
     )  # fmt: skip
     return checked(checkpoint)
