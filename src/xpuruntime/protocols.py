@@ -74,6 +74,7 @@ class NodeRef:
     """One node of the user's model, by a name that is unique within the model.
 
     inputs, outputs: names of the values that it reads (including those that its subgraphs capture) and produces.
+    undeclared:      how its attributes, or those of a node in its subgraphs, differ from the op's definition.
     """
 
     name: str
@@ -81,6 +82,7 @@ class NodeRef:
     domain: str = ""
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
+    undeclared: str = ""
 
 
 @dataclass(frozen=True, slots=True)

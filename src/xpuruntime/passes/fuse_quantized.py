@@ -205,7 +205,9 @@ def _matmul(editor: Editor, node: Node, values: QuantizedValues, known: set[str]
     zero: Any = None
     if w.codes in known:
         weight = values.weight(node, w, columns)
-    elif w.axis is not None or by_rows:
+    elif (
+        w.axis is not None or by_rows or bias is not None
+    ):  # kernels add a bias to products with constants only
         return
     else:
         weight, zero = w.codes, w.zero
@@ -238,6 +240,8 @@ def _biased(graph: Graph, context: PassContext) -> _Rule:
             product = _product_before(editor, graph, value)
             added = spec_of(editor, bias)
             if product is None or product.op != "quantized_matmul" or bias not in known or added is None:
+                continue
+            if product.inputs[1] not in known:  # kernels add a bias to products with constants only
                 continue
             if product.attrs["act"] != "none" or (len(product.inputs) > 6 and product.inputs[6] is not None):
                 continue

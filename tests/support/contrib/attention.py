@@ -8,7 +8,7 @@ import numpy as np
 
 from .case import Case, codes, floats, int32, scale, seeded
 
-__all__ = ["CASES", "grouped", "multi"]
+__all__ = ["CASES", "NORMED", "grouped", "multi", "quantized"]
 
 
 def grouped(
@@ -22,6 +22,7 @@ def grouped(
     bias: tuple[int, ...] | None = None,
     positions: bool = False,
     sink: bool = False,
+    norms: bool = False,
     note: str,
     **attributes: Any,
 ) -> Case:
@@ -38,7 +39,9 @@ def grouped(
     added = None if bias is None else floats(*bias)
     sinks = floats(heads) if sink else None
     operands += [*caches, int32(*ends), np.asarray(total, np.int32), *tables, places, added, sinks]
-    fed = [i for i, o in enumerate(operands) if o is not None and i not in (6, 7, 8, 11)]
+    if norms:
+        operands += [None, None, floats(size), floats(size)]
+    fed = [i for i, o in enumerate(operands) if o is not None and i not in (6, 7, 8, 11, 14, 15)]
     words = {"num_heads": heads, "kv_num_heads": kv_heads, "do_rotary": int(bool(rotary)), **attributes}
     return Case("GroupQueryAttention", tuple(operands), words, tuple(fed), (0, 1, 2), note=note)
 
@@ -109,3 +112,7 @@ CASES = [
     Case("RotaryEmbedding", (floats(2, 3, 4, 8), np.array([[0, 1, 2, 3], [4, 5, 6, 7]], np.int64), floats(16, 4), floats(16, 4)), {"interleaved": 1}, (0, 1), note="interleaved"),
     Case("RotaryEmbedding", (floats(2, 4, 24), np.array([[0, 1, 2, 3], [4, 5, 6, 7]], np.int64), floats(16, 4), floats(16, 4)), {}, (0, 1), note="rows"),
 ]  # fmt: skip
+NORMED = grouped(
+    1, 6, 7, (6, 3), rotary=8, norms=True, qk_norm_epsilon=1e-3, note="norms of queries and keys"
+)
+"""A form without a kernel for CPUs in ONNX Runtime."""

@@ -37,6 +37,8 @@ CASES = [
     Case("DynamicQuantizeMatMul", (floats(2, 4, 8), codes(8, 6), np.abs(floats(1)), np.asarray([128], np.uint8), floats(6))),
     Case("QuantizeLinear", (floats(3, 4), scale(0.01), np.asarray(77, np.uint16))),
     Case("DequantizeLinear", (codes(3, 4, dtype=np.int16), scale(0.01), np.asarray(5, np.int16))),
+    Case("QuantizeLinear", (floats(3, 4), np.abs(floats(3)) / 50, codes(3)), {"axis": 0}, note="scales of rows"),
+    Case("DequantizeLinear", (codes(3, 4), np.abs(floats(4)) / 50, codes(4)), {"axis": -1}, note="scales of columns"),
     Case("Gelu", (floats(3, 5),)),
     Case("BiasGelu", (floats(2, 3, 5), floats(5))),
     Case("FastGelu", (floats(2, 3, 5), floats(5))),

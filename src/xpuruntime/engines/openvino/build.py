@@ -12,6 +12,7 @@ from ...errors import BuildError
 from ...plugins.vendor_imports import vendor
 from ...protocols import Artifact, EngineRequest, ModelSource
 from ...types import DType
+from ..definitions import follows_definitions
 from . import devices
 from .devices import (
     DEVICE_OPTION,
@@ -71,6 +72,7 @@ def supports(model: ModelSource, request: EngineRequest) -> Support:
         lambda: _options(request),
         lambda: _types(model),
         lambda: _ops(model),
+        lambda: follows_definitions(model, "OpenVINO"),
     )
     return next((no for check in checks if not (no := check())), Support.yes())
 

@@ -10,6 +10,7 @@ from ...printable import logger
 from ...protocols import Artifact, EngineRequest, ModelSource
 from ...storage.store import Store, digest
 from ...types import DType
+from ..definitions import follows_definitions
 from . import devices, options
 from .api import Api, BuildRequest, api, short
 from .options import TensorRtSettings
@@ -41,6 +42,7 @@ def supports(model: ModelSource, request: EngineRequest) -> Support:
         lambda: _precision(model, request, vendor),
         lambda: _profiles(model, settings),
         lambda: _types(model),
+        lambda: follows_definitions(model, "TensorRT"),
     )
     return next((no for check in checks if not (no := check())), Support.yes())
 

@@ -15,6 +15,7 @@ from ...ir import Source, Value
 from ...types import DType, TensorSpec
 from ..not_lowered import NotLowered
 from .control import MAX_NODES, BodyValues, lower_control, rank_of
+from .definitions import why_not_supported
 from .fold import fold
 from .nodes import (
     NOT_LOWERED_REASONS,
@@ -69,6 +70,11 @@ class OnnxLowering:
         self.values.b.stem = scope.prefix + next((o for o in node.output if o), node.op_type)
         node = resolve_references(node, scope.actuals)
         try:
+            if (domain, node.op_type) not in self.functions and (
+                reason := why_not_supported(node, domain, scope.opsets.get(domain, 1))
+            ):
+                self._opaque(node, domain, scope, reason)
+                return
             try:
                 self._lower(node, domain, scope, mark)
                 return

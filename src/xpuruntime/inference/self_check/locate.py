@@ -207,10 +207,15 @@ class _Probes:
         return wrong
 
     def compared_outputs(self) -> frozenset[str]:
-        """Return the outputs of the model that a probe can compare."""
-        compared = {n for i in self.known for n in self._compared(i)}
+        """Return the outputs of the model that a probe can compare: a call writes the whole memory of each, perhaps as a value of another shape."""
+        compared = {
+            self._root(n)
+            for i in self.known
+            for n in self._compared(i)
+            if self.buffers[n].size_bytes == self.buffers[self._root(n)].size_bytes
+        }
         outputs = zip(self.executor.entry.output_buffers, self.graph.outputs, strict=True)
-        return frozenset(output.name for buffer, output in outputs if buffer in compared)
+        return frozenset(output.name for buffer, output in outputs if self._root(buffer) in compared)
 
     def tie_before(self, at: int | None) -> str | None:
         """Return the first node, up to a wrong call or of all, that breaks a tie differently."""

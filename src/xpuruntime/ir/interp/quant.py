@@ -23,7 +23,7 @@ def _spread(scale: Array, x: Array, axis: int, block_size: int) -> Array:
     if block_size:
         repeated = np.repeat(scale, block_size, axis=axis)
         return repeated[tuple(slice(0, d) for d in x.shape)]
-    if scale.ndim == 1 and x.ndim and scale.size > 1:
+    if scale.ndim == 1 and x.ndim and scale.size != 1:
         return scale.reshape([-1 if i == axis else 1 for i in range(x.ndim)])
     return scale.reshape([1] * x.ndim) if scale.size == 1 else scale
 

@@ -11,6 +11,7 @@ from typing import Any
 from ....errors import ModelError
 from ....protocols import ModelSource, NodeRef, Products
 from ....types import DimLike, DType, TensorSpec, dim
+from ..definitions import undeclared
 from ..proto import all_nodes, reads
 from .check import check_onnx
 from .external_data import tensors
@@ -47,8 +48,11 @@ def read_onnx(data: bytes, who: str, name: str, path: Path | None = None) -> Mod
                 "" if node.domain == "ai.onnx" else node.domain,
                 tuple(reads(node)),
                 tuple(filter(None, node.output)),
+                differs,
             )
-            for n, node in zip(checked.names, proto.graph.node, strict=True)
+            for n, node, differs in zip(
+                checked.names, proto.graph.node, undeclared(proto, checked.opsets), strict=True
+            )
         ),
         precision=_precision(proto, dtypes, inputs, outputs),
         quantized=_quantized(proto, dtypes, products),

@@ -46,6 +46,12 @@ class OnnxLoweringContext:
         self.inputs, self.outputs = tuple(inputs), tuple(outputs)
         self._known = known
 
+    def with_inputs(self, *inputs: str | None, op: str = "") -> OnnxLoweringContext:
+        """Return the same node with other operands, and as another op."""
+        return OnnxLoweringContext(
+            self.b, op or self.op, self.opset, inputs, self.outputs, self.attrs, self._known, self.dtypes
+        )
+
     # ── operands ──
 
     @property

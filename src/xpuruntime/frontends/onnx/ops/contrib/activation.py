@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from ....not_lowered import NotLowered
 from ..context import OnnxLoweringContext, OpLowering, Results
@@ -47,31 +47,49 @@ def _bias_softmax(n: OnnxLoweringContext) -> Results:
     return str(n.b.softmax(n.b.add(n.x, n.input(1)), dim=n.spec().rank - 1))
 
 
-_ACTIVATIONS: dict[str, Callable[[OnnxLoweringContext, str, list[float]], Any]] = {
-    "": lambda n, x, p: x,
-    "Relu": lambda n, x, p: n.b.relu(x),
-    "Sigmoid": lambda n, x, p: n.b.sigmoid(x),
-    "Tanh": lambda n, x, p: n.b.tanh(x),
-    "LeakyRelu": lambda n, x, p: n.b.leaky_relu(x, negative_slope=p[0] if p else 0.01),
-    "HardSigmoid": lambda n, x, p: n.b.hardsigmoid(x, alpha=p[0], beta=p[1]),
-    "Clip": lambda n, x, p: n.b.clamp(x, p[0], p[1]),
+def _bias_dropout(n: OnnxLoweringContext) -> Results:
+    """Lower BiasDropout outside training: data + bias + residual."""
+    if n.opt(4) is not None and bool(n.number(4, "training mode")):
+        raise NotLowered("training mode is not supported")
+    if n.has_readers(1):
+        raise NotLowered("its mask as an output is not supported")
+    total = n.b.add(n.x, n.input(1))
+    return [str(total if n.opt(2) is None else n.b.add(total, n.input(2))), None]
+
+
+class _Activation(NamedTuple):
+    """An activation of a fused op: its lowering, and how many numbers it needs."""
+
+    lower: Callable[[OnnxLoweringContext, str, list[float]], Any]
+    numbers: int = 0
+
+
+_ACTIVATIONS: dict[str, _Activation] = {
+    "": _Activation(lambda n, x, p: x),
+    "Relu": _Activation(lambda n, x, p: n.b.relu(x)),
+    "Sigmoid": _Activation(lambda n, x, p: n.b.sigmoid(x)),
+    "Tanh": _Activation(lambda n, x, p: n.b.tanh(x)),
+    "LeakyRelu": _Activation(lambda n, x, p: n.b.leaky_relu(x, negative_slope=p[0]), 1),
+    "HardSigmoid": _Activation(lambda n, x, p: n.b.hardsigmoid(x, alpha=p[0], beta=p[1]), 2),
+    "Clip": _Activation(lambda n, x, p: n.b.clamp(x, p[0], p[1]), 2),
 }
-"""Activation of a fused op -> its lowering, with the activation's numbers."""
+"""Activation of a fused op -> its lowering."""
 
 
-def activated(n: OnnxLoweringContext, x: str, given: list[float]) -> str:
-    """Return the activation of a fused op, with its numbers."""
+def activated(n: OnnxLoweringContext, x: str, given: list[float], *, exact: bool) -> str:
+    """Return the activation of a fused op, with its numbers. exact: whether more numbers than it needs are a fault."""
     name = n.attr("activation", "")
     if name not in _ACTIVATIONS:
         raise NotLowered(f"the activation {name!r} is not supported")
-    try:
-        return str(_ACTIVATIONS[name](n, x, given))
-    except IndexError:
-        raise NotLowered(f"the activation {name!r} lacks its numbers") from None
+    lower, needed = _ACTIVATIONS[name]
+    if len(given) < needed or (exact and needed and len(given) > needed):
+        raise NotLowered(f"the activation {name!r} needs {needed} numbers and has {len(given)}")
+    return str(lower(n, x, given))
 
 
 LOWERINGS: dict[str, OpLowering] = {
     "BiasAdd": _bias_add,
+    "BiasDropout": _bias_dropout,
     "BiasGelu": _gelu("none"),
     "BiasSoftmax": _bias_softmax,
     "BiasSplitGelu": _bias_split_gelu,

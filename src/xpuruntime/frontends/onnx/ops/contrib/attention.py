@@ -8,6 +8,7 @@ from .....types import DimLike
 from ....not_lowered import NotLowered
 from ..context import OnnxLoweringContext, OpLowering, Results, numbers
 from .heads import added, attend, cached, join_heads, padding_mask, split_heads, unpacked
+from .indices import from_start
 from .quant import dequantized
 
 __all__ = ["LOWERINGS"]
@@ -26,9 +27,8 @@ class _Projected(NamedTuple):
 
 def _projection(n: OnnxLoweringContext, joined: str, at: _Projected) -> Results:
     """Lower attention of ``joined``, which has the queries, keys and values of all heads side by side."""
-    shared = n.attr("past_present_share_buffer", 0) or (at.bias and n.opt(6) is not None)
-    if n.attr("do_rotary", 0) or shared:
-        raise NotLowered("rotation inside the op and caches in a shared buffer are not supported")
+    if at.bias and n.opt(6) is not None:
+        raise NotLowered("caches in a shared buffer are not supported")
     batch, length, total = n.spec_of(joined).shape
     (hidden,) = numbers([total], "its hidden size")
     sizes = [int(s) for s in n.attr("qkv_hidden_sizes") or [hidden // 3] * 3]
@@ -59,9 +59,7 @@ def _quantized_attention(n: OnnxLoweringContext) -> Results:
     x = dequantized(n, n.x, n.input(3), n.opt(6))
     weight = dequantized(n, n.input(1), n.input(4), n.opt(7), axis=1)
     joined = n.b.add(n.b.matmul(x, weight), n.input(2))
-    inner = OnnxLoweringContext(
-        n.b, n.op, n.opset, [str(joined), *n.inputs[1:]], n.outputs, n.attrs, n._known, n.dtypes
-    )
+    inner = n.with_inputs(str(joined), *n.inputs[1:])
     return _projection(inner, str(joined), _Projected(mask=5, past=8, bias=0))
 
 
@@ -83,7 +81,7 @@ def _multi_head(n: OnnxLoweringContext) -> Results:
     if causal and keys != past + length:
         # ONNX Runtime masks all queries but the last one.
         raise NotLowered("unidirectional attention needs as many keys as queries")
-    mask = added(n, padding_mask(n, 4, batch, keys), n.opt(5))
+    mask = added(n, padding_mask(n, 4, batch, keys, negative=True), n.opt(5))
     return [attend(n, (q, k, v), mask, causal=causal, offset=past), k, v, None]
 
 
@@ -119,8 +117,8 @@ def _multi_head_operands(n: OnnxLoweringContext) -> tuple[str, str, str]:
 
 def _rotary(n: OnnxLoweringContext) -> Results:
     """Lower RotaryEmbedding of com.microsoft: positions before the tables, a row for each example or one start for all."""
-    if n.attr("scale", 1.0) != 1.0 or n.attr("is_packed_batching", 0):
-        raise NotLowered("scaled and packed RotaryEmbedding is not supported")
+    if n.attr("scale", 1.0) != 1.0:
+        raise NotLowered("scaled RotaryEmbedding is not supported")
     spec, size, x = n.spec(), 2 * numbers(n.spec(2).shape[1:], "its size")[0], n.x
     if spec.rank == 3:
         heads = int(n.attr("num_heads", 0)) or numbers(spec.shape[2:], "its hidden size")[0] // size
@@ -131,6 +129,7 @@ def _rotary(n: OnnxLoweringContext) -> Results:
         steps = n.b.arange(start=0, end=length, step=1, dtype=n.spec(1).dtype)
         rows = n.b.add(n.b.unsqueeze(steps, dims=[0]), n.b.view(positions, size=[1, 1]))
         positions = str(n.b.expand(rows, size=[batch, length]))
+    positions = from_start(n, positions, n.spec(2).shape[0])
     y = n.b.rope(x, n.input(2), n.input(3), positions, interleaved=bool(n.attr("interleaved", 0)), size=size)
     return join_heads(n, str(y)) if spec.rank == 3 else str(y)
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
+
 from .....types import DType
 from ....not_lowered import NotLowered
 from ..context import OnnxLoweringContext, OpLowering, Results
 from ..conv import LOWERINGS as CONVOLUTIONS
 from ..matmul import gemm
 from .activation import activated
+from .indices import from_start
 
-__all__ = ["DEFAULT_DOMAIN", "LOWERINGS", "embed_norm"]
+__all__ = ["DEFAULT_DOMAIN", "LOWERINGS", "embed_norm", "fused_conv"]
 
 
 # ── products and convolutions ──
@@ -17,10 +20,16 @@ __all__ = ["DEFAULT_DOMAIN", "LOWERINGS", "embed_norm"]
 
 def _matmul(n: OnnxLoweringContext) -> Results:
     """Lower FusedMatMul: a product of matrices, either one transposed, times alpha."""
+    if n.attr("transA", 0) and n.spec(0).rank > 1 and n.spec(1).rank == 1:
+        raise NotLowered(
+            "a transposed matrix times a vector is not supported: ONNX Runtime does not transpose it"
+        )
     sides = []
     for position, name, batch in ((0, "transA", "transBatchA"), (1, "transB", "transBatchB")):
         value, rank = n.input(position), n.spec(position).rank
-        if n.attr(batch, 0) and rank > 2:  # the first dim is the one of the rows
+        if n.attr(batch, 0) and rank < 3:
+            raise NotLowered(f"{batch} needs three dims or more, and there are {rank}")
+        if n.attr(batch, 0):  # the first dim is the one of the rows
             value = str(n.b.permute(value, dims=[*range(1, rank - 1), 0, rank - 1]))
         if n.attr(name, 0) and rank > 1:
             value = str(n.b.permute(value, dims=[*range(rank - 2), rank - 1, rank - 2]))
@@ -38,19 +47,23 @@ def _gemm_fast_gelu(n: OnnxLoweringContext) -> Results:
 
 
 def _fused_gemm(n: OnnxLoweringContext) -> Results:
-    given = [float(n.attr(a)) for a in ("activation_alpha", "activation_beta") if a in n.attrs]
-    return activated(n, str(gemm(n)), given)
+    names = ("activation_alpha", "activation_beta")
+    given = [float(n.attrs[a]) for a in itertools.takewhile(n.attrs.__contains__, names)]
+    if not n.attr("activation"):
+        raise NotLowered("FusedGemm without an activation is not supported")
+    return activated(n, str(gemm(n)), given, exact=False)
 
 
-def _fused_conv(n: OnnxLoweringContext) -> Results:
-    """Lower FusedConv: a convolution, an addend (its fourth operand) and an activation."""
-    inner = OnnxLoweringContext(
-        n.b, "Conv", n.opset, n.inputs[:3], n.outputs, n.attrs, n._known, n.dtypes
-    ) if len(n.inputs) > 3 else n  # fmt: skip
-    y = str(CONVOLUTIONS["Conv"](inner))
-    if n.opt(3) is not None:
-        y = str(n.b.add(y, n.input(3)))
-    return activated(n, y, [float(v) for v in n.attr("activation_params", [])])
+def fused_conv(convolution: OpLowering) -> OpLowering:
+    """Return the lowering of FusedConv and its form with channels last: a convolution, an addend (the fourth operand) and an activation."""
+
+    def lower(n: OnnxLoweringContext) -> Results:
+        y = str(convolution(n.with_inputs(*n.inputs[:3], op="Conv")))
+        if n.opt(3) is not None:
+            y = str(n.b.add(y, n.input(3)))
+        return activated(n, y, [float(v) for v in n.attr("activation_params", [])], exact=True)
+
+    return lower
 
 
 # ── normalizations ──
@@ -99,23 +112,30 @@ def embed_norm(
         first = n.b.call("slice", places, dim=0, start=0, end=n.spec().shape[1], step=1)
         at = n.b.unsqueeze(first, dims=[0])
     else:
-        at = n.b.embedding(places, positions)
-    total = n.b.add(n.b.embedding(words, n.x), at)
+        at = _rows(n, places, positions)
+    total = n.b.add(_rows(n, words, n.x), at)
     if n.opt(1) is not None and parts is not None:
-        total = n.b.add(total, n.b.embedding(parts, n.input(1)))
+        total = n.b.add(total, _rows(n, parts, n.input(1)))
     shape = n.spec_of(str(total)).shape[-1:]
     y = n.b.layer_norm(total, weight, bias, normalized_shape=shape, eps=float(n.attr("epsilon", 1e-12)))
     count = None
     if n.has_readers(1):
         if n.opt(mask) is None:
-            raise NotLowered("its count of masked words without a mask is not supported")
-        count = str(n.b.cast(n.b.sum(n.input(mask), dim=[1], keepdim=False), dtype=DType.INT32))
+            count = str(n.b.full(size=[n.spec().shape[0]], value=0, dtype=DType.INT32))
+        else:
+            count = str(n.b.cast(n.b.sum(n.input(mask), dim=[1], keepdim=False), dtype=DType.INT32))
     return [str(y), count, str(total)]
+
+
+def _rows(n: OnnxLoweringContext, table: str | None, indices: str) -> str:
+    """Return rows of a table. The run reports an index that is negative or behind the last row."""
+    assert table is not None
+    return str(n.b.embedding(table, from_start(n, indices, n.spec_of(table).shape[0])))
 
 
 LOWERINGS: dict[str, OpLowering] = {
     "EmbedLayerNormalization": _embed_norm,
-    "FusedConv": _fused_conv,
+    "FusedConv": fused_conv(CONVOLUTIONS["Conv"]),
     "FusedGemm": _fused_gemm,
     "FusedMatMul": _matmul,
     "GemmFastGelu": _gemm_fast_gelu,

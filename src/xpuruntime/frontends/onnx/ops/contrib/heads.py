@@ -5,6 +5,7 @@ from __future__ import annotations
 from .....types import DimLike
 from ....not_lowered import NotLowered
 from ..context import OnnxLoweringContext
+from .indices import not_negative
 
 __all__ = ["added", "attend", "between", "cached", "join_heads", "padding_mask", "split_heads", "unpacked"]
 
@@ -34,19 +35,22 @@ def unpacked(n: OnnxLoweringContext, packed: str, parts: int) -> list[str]:
 # ── masks: numbers that are added to scores ──
 
 
-def padding_mask(n: OnnxLoweringContext, position: int, batch: DimLike, keys: DimLike) -> str | None:
+def padding_mask(
+    n: OnnxLoweringContext, position: int, batch: DimLike, keys: DimLike, *, negative: bool = False
+) -> str | None:
     """Return a padding mask, [batch, 1, queries or 1, keys].
 
     Its forms: one flag per key and example; flags per query too; the end of the keys of each example; the ends, then the starts.
+    negative: whether an end may be negative, as one before all keys. Otherwise the run reports it.
     """
     if n.opt(position) is None:
         return None
     spec, mask = n.spec(position), n.input(position)
     if spec.rank == 1 and spec.shape[0] == batch:
-        seen = between(n, None, mask, keys)
+        seen = between(n, None, mask if negative else not_negative(n, mask, keys), keys)
     elif spec.rank == 1 and spec.shape[0] == batch * 2:
         ends, starts = n.b.call("split", mask, outputs=2, sizes=[batch, batch], dim=0)
-        seen = between(n, str(starts), str(ends), keys)
+        seen = between(n, str(starts), not_negative(n, str(ends), keys), keys)
     elif spec.rank in (2, 3) and spec.shape[-1] == keys:
         seen = str(n.b.ne(mask, 0))
     else:

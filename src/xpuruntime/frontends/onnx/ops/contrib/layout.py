@@ -6,7 +6,7 @@ from ....not_lowered import NotLowered
 from ..context import OnnxLoweringContext, OpLowering, Results
 from ..conv import LOWERINGS as CONVOLUTIONS
 from ..pool import LOWERINGS as POOLS
-from .activation import activated
+from .fused import fused_conv
 
 __all__ = ["LOWERINGS", "channels_first", "channels_last"]
 
@@ -23,31 +23,25 @@ def channels_last(n: OnnxLoweringContext, y: str) -> str:
     return str(n.b.permute(y, dims=[0, *range(2, rank), 1]))
 
 
-def _with_inputs(n: OnnxLoweringContext, *inputs: str | None) -> OnnxLoweringContext:
-    return OnnxLoweringContext(n.b, n.op, n.opset, inputs, n.outputs, n.attrs, n._known, n.dtypes)
-
-
 def _last(lower: OpLowering) -> OpLowering:
     """Return the lowering of an op whose first operand and result have channels last."""
 
     def between(n: OnnxLoweringContext) -> Results:
-        y = lower(_with_inputs(n, channels_first(n, n.x), *n.inputs[1:]))
+        y = lower(n.with_inputs(channels_first(n, n.x), *n.inputs[1:]))
         return channels_last(n, str(y))
 
     return between
 
 
+def _max_pool(n: OnnxLoweringContext) -> Results:
+    if n.attr("auto_pad", "").startswith("SAME") and any(d != 1 for d in n.attr("dilations") or []):
+        raise NotLowered("auto_pad SAME with dilations is not supported: ONNX Runtime does not count them")
+    return _last(POOLS["MaxPool"])(n)
+
+
 def _quantized_conv(n: OnnxLoweringContext) -> Results:
     lower = CONVOLUTIONS["QLinearConv"]
     return _last(lower)(n) if n.attr("channels_last", 0) else lower(n)
-
-
-def _fused_conv(n: OnnxLoweringContext) -> Results:
-    """Lower NhwcFusedConv: a convolution, an addend (its fourth operand) and an activation."""
-    y = str(_last(CONVOLUTIONS["Conv"])(_with_inputs(n, *n.inputs[:3])))
-    if n.opt(3) is not None:
-        y = str(n.b.add(y, n.input(3)))
-    return activated(n, y, [float(v) for v in n.attr("activation_params", [])])
 
 
 _GROUP_ACTIVATIONS = (0, 1)
@@ -76,15 +70,15 @@ def _skip_group_norm(n: OnnxLoweringContext) -> Results:
     if n.opt(4) is not None:
         bias = n.input(4) if channel == -1 else n.b.unsqueeze(n.input(4), dims=[1, 2])
         total = n.b.add(total, bias)
-    y = _group_norm(_with_inputs(n, str(total), n.input(1), n.input(2)))
+    y = _group_norm(n.with_inputs(str(total), n.input(1), n.input(2)))
     return [str(y), str(total)]
 
 
 LOWERINGS: dict[str, OpLowering] = {
     "GroupNorm": _group_norm,
     "NhwcConv": _last(CONVOLUTIONS["Conv"]),
-    "NhwcFusedConv": _fused_conv,
-    "NhwcMaxPool": _last(POOLS["MaxPool"]),
+    "NhwcFusedConv": fused_conv(_last(CONVOLUTIONS["Conv"])),
+    "NhwcMaxPool": _max_pool,
     "QLinearConv": _quantized_conv,
     "SkipGroupNorm": _skip_group_norm,
 }

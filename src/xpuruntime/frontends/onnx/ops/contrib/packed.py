@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from .....types import DType
+from .....types import DType, TensorSpec
 from ....not_lowered import NotLowered
 from ..context import OnnxLoweringContext, OpLowering, Results, numbers
 
@@ -59,15 +59,18 @@ def _first(n: OnnxLoweringContext, x: str, dim: int, count: int) -> str:
 
 def _matmul(n: OnnxLoweringContext) -> Results:
     """Lower MatMulNBits: rows of codes in blocks along the inputs, or in the groups that ``g_idx`` names."""
-    if n.attr("weight_prepacked", 0):
-        raise NotLowered("weights that are packed for one kernel are not supported")
     bits, kind = _bits(n), n.spec().dtype
     rows, size, block = (int(n.attr(a)) for a in ("N", "K", "block_size"))
     blocks = -(-size // block)
+    _check(n, bits, rows, blocks, block)
     codes = _codes(n, str(n.b.view(n.input(1), size=[rows, blocks * block * bits // 8])), bits, kind)
     scales = str(n.b.view(n.cast(n.input(2), kind), size=[rows, blocks]))
     zeros = _zero_points(n, bits, rows, blocks, kind)
     if n.opt(4) is not None:
+        if bits != 4:
+            raise NotLowered(
+                f"g_idx next to codes of {bits} bits is not supported, since ONNX Runtime gives other results"
+            )
         if n.opt(3) is not None and n.spec(3).dtype is DType.UINT8:
             raise NotLowered("ONNX Runtime ignores packed zero points next to g_idx, so results would differ")
         weight = _grouped(n, _first(n, codes, 1, size), scales, zeros, size)
@@ -77,6 +80,35 @@ def _matmul(n: OnnxLoweringContext) -> Results:
         scaled = n.b.mul(n.b.sub(whole, columns[0]), columns[1])
         weight = _first(n, str(n.b.view(scaled, size=[rows, blocks * block])), 1, size)
     return str(n.b.linear(n.x, weight, n.opt(5)))
+
+
+def _check(n: OnnxLoweringContext, bits: int, rows: int, blocks: int, block: int) -> None:
+    """Raise NotLowered for an operand of MatMulNBits with another type or shape than its attributes say."""
+    if block < 16 or block & (block - 1):
+        raise NotLowered(f"blocks of {block} are not supported; their size is a power of two from 16 on")
+    kind, size = n.spec().dtype, int(n.attr("K"))
+    packed = n.opt(3) is not None and n.spec(3).dtype is DType.UINT8
+    zeros = (rows, -(-blocks * bits // 8)) if packed else (rows, blocks)
+    layouts: tuple[tuple[str, DType, tuple[tuple[int, ...], ...]], ...] = (
+        ("codes", DType.UINT8, ((rows, blocks, block * bits // 8),)),
+        ("scales", kind, _flat_or(rows, blocks)),
+        ("zero points", DType.UINT8 if packed else kind, _flat_or(*zeros)),
+        ("g_idx", DType.INT32, ((size,), (blocks * block,))),
+        ("bias", kind, ((rows,),)),
+    )
+    for position, (name, dtype, shapes) in enumerate(layouts, 1):
+        if n.opt(position) is not None:
+            spec = n.spec(position)
+            if spec.dtype is not dtype or spec.shape not in shapes:
+                possible = " or ".join(str(TensorSpec(shape, dtype)) for shape in shapes)
+                raise NotLowered(f"its {name} are {spec} instead of {possible}")
+    if n.spec().shape[-1] != size:
+        raise NotLowered(f"its operand has {n.spec().shape[-1]} columns, and K is {size}")
+
+
+def _flat_or(rows: int, columns: int) -> tuple[tuple[int, ...], ...]:
+    """Return the shapes of a matrix and of its elements in a row."""
+    return (rows, columns), (rows * columns,)
 
 
 def _zero_points(n: OnnxLoweringContext, bits: int, rows: int, blocks: int, kind: DType) -> Any:

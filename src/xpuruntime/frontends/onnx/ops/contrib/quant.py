@@ -88,7 +88,7 @@ def _global_average_pool(n: OnnxLoweringContext) -> Results:
 
 
 def _concat(n: OnnxLoweringContext) -> Results:
-    count = (len(n.inputs) - 2 + 2) // 3  # the last zero point may be absent
+    count = len(n.inputs) // 3  # two of the result, three of each operand; the last zero point may be absent
     parts = [_floats(n, 2 + 3 * i, 3 + 3 * i, 4 + 3 * i) for i in range(count)]
     return _codes(n, str(n.b.call("cat", *parts, dim=n.axis(1, n.spec(2).rank))), 0, 1, like=2)
 
@@ -99,7 +99,9 @@ def _where(n: OnnxLoweringContext) -> Results:
 
 
 def _gemm(n: OnnxLoweringContext) -> Results:
-    """Lower QGemm. Its int32 bias has the scale of the product, alpha included."""
+    """Lower QGemm. Its int32 bias has the scale of the product, alpha included; without a zero point of the result, that is a float."""
+    if n.opt(7) is not None and n.opt(8) is None:
+        raise NotLowered("a scale of the result without its zero point is not supported")
     alpha, transposed = float(n.attr("alpha", 1.0)), bool(n.attr("transB", 0))
     a = _floats(n, 0, 1, 2)
     b = _floats(n, 3, 4, 5, axis=0 if transposed else 1)
@@ -109,7 +111,7 @@ def _gemm(n: OnnxLoweringContext) -> Results:
     y = str(n.b.linear(x, matrix, bias))
     if alpha != 1.0:
         y = str(n.b.mul(y, alpha))
-    return y if n.opt(7) is None else _codes(n, y, 7, 8)
+    return y if n.opt(8) is None else _codes(n, y, 7, 8)
 
 
 def _bias_of_product(n: OnnxLoweringContext, bias: int, first: int, second: int) -> str | None:
@@ -119,7 +121,7 @@ def _bias_of_product(n: OnnxLoweringContext, bias: int, first: int, second: int)
     scales = n.known(first), n.known(second)
     if scales[0] is not None and scales[1] is not None:
         product = np.float32(scales[0].reshape(-1)[0]) * scales[1].astype(np.float32).reshape(-1)
-        step = n.b.constant(product if product.size > 1 else product.reshape(()))
+        step = n.b.constant(product if product.size != 1 else product.reshape(()))
     else:
         step = str(n.b.mul(_one(n, n.input(first)), _one(n, n.input(second))))
     return str(n.b.dequantize_linear(n.input(bias), step, dtype=None, axis=0, block_size=0))
@@ -168,13 +170,18 @@ def _lstm(n: OnnxLoweringContext) -> Results:
         return str(n.b.permute(floats, dims=[0, 2, 1]))
 
     operands = [n.x, weight(1, 8), weight(2, 10), *n.inputs[3:8]]
-    inner = OnnxLoweringContext(n.b, "LSTM", n.opset, operands, n.outputs, n.attrs, n._known, n.dtypes)
-    return RECURRENT["LSTM"](inner)
+    return RECURRENT["LSTM"](n.with_inputs(*operands, op="LSTM"))
 
 
 def _wide_product(n: OnnxLoweringContext) -> Results:
     """Lower MatMulInteger16: sums in int32."""
     return str(n.b.matmul(n.cast(n.x, DType.INT32), n.cast(n.input(1), DType.INT32)))
+
+
+def _sum_integers(n: OnnxLoweringContext) -> Results:
+    """Lower ReduceSumInteger: sums of bytes in int32."""
+    axes = [int(a) % n.spec().rank for a in n.attr("axes") or range(n.spec().rank)]
+    return str(n.b.sum(n.cast(n.x, DType.INT32), dim=axes, keepdim=bool(n.attr("keepdims", 1))))
 
 
 LOWERINGS: dict[str, OpLowering] = {
@@ -196,4 +203,5 @@ LOWERINGS: dict[str, OpLowering] = {
     "QLinearSoftmax": _softmax,
     "QLinearWhere": _where,
     "QuantizeLinear": quant.LOWERINGS["QuantizeLinear"],
+    "ReduceSumInteger": _sum_integers,
 }
