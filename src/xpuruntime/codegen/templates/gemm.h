@@ -34,7 +34,7 @@ template <class T, class V> INLINE auto gemm_widened(V x) {
 // Codes of float8_e4m3fn, of which no NaN is stored: a row with one has a scale of NaN.
 struct e4m3 { uint8_t bits; };
 
-// L elements of a panel of B in the sums' type. e4m3 goes by way of float16, whose exponent has one more bit and which has e4m3's subnormal numbers,
+// L elements of a panel of B in the sums' type. e4m3 is converted by way of float16, whose exponent has one more bit and which has e4m3's subnormal numbers,
 // too: sign, exponent and mantissa in its places are 1/256 of the number, and the epilogue multiplies sums with 256.
 template <class T, int L, class B> INLINE vec<T, L> gemm_panel(const B *p) {
     if constexpr (same<B, e4m3>) {
