@@ -26,7 +26,7 @@ import xpuruntime as xrt
 from xpuruntime.inference.execution.seeded_inputs import sample_feeds
 from xpuruntime.inference.selection import auto
 from xpuruntime.numerics import compare_all
-from xpuruntime.workbench.bench.statistics import paired_ratio
+from xpuruntime.profiler.statistics import paired_ratio
 
 ENGINES = ("native", "onnxruntime", "openvino")
 LEAST = 0.97

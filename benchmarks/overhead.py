@@ -24,7 +24,7 @@ from machine import facts, keep
 
 import xpuruntime as xrt
 from xpuruntime.engines import ENGINES
-from xpuruntime.workbench.bench.statistics import BLOCKS, median_interval
+from xpuruntime.profiler.statistics import BLOCKS, median_interval
 
 BOUND_US = 5.0
 MODEL = """

@@ -17,7 +17,7 @@ from rich.text import Text
 import xpuruntime
 from xpuruntime.decisions import Candidate, Decision
 from xpuruntime.profiler.blocks import duration, number
-from xpuruntime.workbench.bench.statistics import Interval
+from xpuruntime.profiler.statistics import Interval
 
 from .story import Chapter, Reading, Story, score
 

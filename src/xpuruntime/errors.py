@@ -258,7 +258,9 @@ class OutOfMemory(RunError, MemoryError):
 
 
 class PluginError(BuildError, RunError):
-    """A failure in the code of a plug-in (an engine or a backend of another package); the text names the package."""
+    """A failure in the code of a plug-in (an engine or a backend of another package), or of a vendor's package that cannot be imported; the text
+    names the package.
+    """
 
 
 class RunTimeout(RunError, TimeoutError):

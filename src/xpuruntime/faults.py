@@ -6,7 +6,8 @@
             with foreign():                                    # around a user's function: its exceptions pass unchanged
                 ...
 
-XpuErrors and KeyboardInterrupt pass unchanged. A MemoryError becomes an OutOfMemory and an OSError a BuildError: neither is a bug.
+XpuErrors and KeyboardInterrupt pass unchanged. A MemoryError becomes an OutOfMemory, an OSError a BuildError, and the import of a package that is
+not installed an UnavailableError: none of them is a bug.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import Any
 from .errors import BuildError, InternalError, OutOfMemory, PluginError, XpuError
 from .fault_reports import write_report
 from .plugins.loader import owners
+from .plugins.packages import missing_package
 from .printable import logger
 
 __all__ = [
@@ -165,6 +167,8 @@ def as_error(error: Exception, who: str, kind: type[XpuError] = InternalError) -
         return OutOfMemory(who, "this machine has no memory left", got=str(error) or None, do=do)
     if (plugin := of_plugin(error, who)) is not None:
         return plugin
+    if (missing := missing_package(error, who)) is not None:
+        return missing
     if isinstance(error, OSError) and error.errno is not None:
         refused = BuildError if kind is InternalError else kind
         return refused(

@@ -62,6 +62,7 @@ __all__ = [
     "Stoppable",
     "StoppableLoad",
     "TakesTensors",
+    "TuneRequest",
 ]
 
 Array: TypeAlias = NDArray[Any]
@@ -136,6 +137,19 @@ class ModelSource:
 
 
 @dataclass(frozen=True, slots=True)
+class TuneRequest:
+    """The measurement of kernels when a program is built (``tune: {on_build: SECONDS}``). Only ``seconds`` enters the cache key.
+
+    seconds: the bound. record: what an earlier program of the request recorded, which is used instead of measuring. anew: why a request that was
+    measured before is measured again; empty for a first time.
+    """
+
+    seconds: float
+    record: Mapping[str, Any] | None = field(default=None, repr=False)
+    anew: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class EngineRequest:
     """A request to an engine for one region. Every field enters the cache key.
 
@@ -147,6 +161,7 @@ class EngineRequest:
     kernels:   demands on kernels, for engines whose kernels can be chosen; None without any. Origins of its layers are left out, since
                they do not affect the artifact.
     locked:    the kernel of each call under a lock (``compiler.locked``), for those engines; None without a lock.
+    tune:      measurement of the kernels of a program that is built, for those engines; None without one.
     """
 
     device: DeviceId
@@ -156,6 +171,7 @@ class EngineRequest:
     optimization: int = 3
     kernels: KernelPolicy | None = None
     locked: Mapping[str, str] | None = None
+    tune: TuneRequest | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -423,6 +439,10 @@ class ShapeStore(Protocol):
 
     def put(self, shapes: Mapping[str, int], blob: bytes) -> None:
         """Store an artifact."""
+        ...
+
+    def why_anew(self, shapes: Mapping[str, int]) -> str:
+        """Return why the kernels of an absent artifact are measured although they were before; empty for a first measurement."""
         ...
 
 

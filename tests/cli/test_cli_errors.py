@@ -77,6 +77,30 @@ BAD = [
     (["compare", "{m}", "--reference", "{t}/absent.onnx"], ExitCode.MODEL, "no such file"),
     (["bench", "{m}", "--plot", "{t}/b.txt", "--seconds", "0.1"], ExitCode.FILE, "must end in .svg"),
     (["bench", "{m}", "-d", "npu"], ExitCode.UNAVAILABLE, "no engine can run it here"),
+    (
+        ["tune", "{m}", "-o", "{m}", "--bucket", "batch=1"],
+        ExitCode.USAGE,
+        "would overwrite a file that the command",
+    ),
+    (
+        ["run", "{m}", "-i", "x={t}/x.npy", "--trace", "{t}/x.npy"],
+        ExitCode.USAGE,
+        "--trace: it would overwrite",
+    ),
+    (
+        ["run", "{m}", "--save-receipt", "{t}/r.json", "--trace", "{t}/r.json"],
+        ExitCode.USAGE,
+        "--trace writes the same file",
+    ),
+    (["run", "{m}", "--shape", "batch=" + "9" * 5000], ExitCode.USAGE, "a size is at most"),
+    (["compile", "{m}", "--shape", f"batch={2**40 + 1}", "--dry-run"], ExitCode.USAGE, "a size is at most"),
+    (["run", "{m}", "--threads", "9" * 20], ExitCode.POLICY, "threads are too many"),
+    (["run", "{m}", "-i", "{t}"], ExitCode.INPUT, "is a folder or a device, not a file"),
+    (["run", "/dev/zero"], ExitCode.MODEL, "is not a file: a pipe, a device"),
+    (["run", ""], ExitCode.MODEL, "the path of the model is empty"),
+    (["lint", "{t}/deep.yaml"], ExitCode.POLICY, "is nested more than"),
+    (["chat", "{t}"], ExitCode.MODEL, "Give a folder with config.json"),
+    (["tune", "{m}", "-o", "{t}", "--bucket", "batch=1"], ExitCode.FILE, "cannot write"),
     (["cache", "trim", "--to", "lots"], ExitCode.USAGE, "write a size"),
     (["cache", "list", "--cache-dir", "{t}/junk.onnx/x"], ExitCode.OK, ""),
 ]
@@ -90,6 +114,7 @@ def folder(tmp_path: Path, model: Path) -> Path:
     (tmp_path / "junk.onnx").write_bytes(b"this is no model")
     (tmp_path / "cut.onnx").write_bytes(model.read_bytes()[:-20])
     (tmp_path / "bad.json").write_text("{}")
+    (tmp_path / "deep.yaml").write_text("[" * 2000)
     (tmp_path / "policy.yaml").write_text("version: 1\nexecution:\n  engin: openvino\n")
     return tmp_path
 

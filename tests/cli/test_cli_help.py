@@ -49,7 +49,7 @@ def test_a_command_has_the_options_of_its_groups(command: str, groups: tuple[typ
 def test_flags_of_run() -> None:
     assert flags("run") == {
         "model", "--engine", "-e", "--device", "-d", "--allow-fallback", "--fp16", "--strict", "--no-strict", "--policy",
-        "--precision", "--threads", "--cache-dir", "--compile-timeout", "--run-timeout", "--input", "-i", "--seed", "--shape",
+        "--precision", "--threads", "--cache-dir", "--compile-timeout", "--tune", "--run-timeout", "--input", "-i", "--seed", "--shape",
         "--image-size", "--image-mean", "--image-std", "--image-layout", "--image-range", "--output", "-o", "--top-k", "--receipt",
         "--save-receipt", "--html", "--lock", "--trace", "--json",
     }  # fmt: skip

@@ -28,3 +28,20 @@ def test_tune_explain_and_lint(xpu, tmp_path: Path, model: Path) -> None:
     assert xpu("explain", model, *shape, "--threads", 2).code == 2
     assert xpu("tune", model, "-o", times, "--budget", "soon").code == 2
     assert xpu("lint", policy, "--times", times).code == 2
+
+
+def test_sessions_and_programs_are_measured_when_they_are_built(xpu, tmp_path: Path, model: Path) -> None:
+    sized = [model, "--threads", 1, "--cache-dir", tmp_path / "store"]
+    asked = ["--engine", "native", "--device", "cpu", "--tune", 60, "--shape", "batch=2"]
+    shown = [xpu("run", *sized, *asked, "--receipt").stdout for _ in range(2)]
+    tune = [[line.strip() for line in text.splitlines() if "tune for " in line] for text in shown]
+    assert tune[0] == tune[1] != []
+    assert "measured on" in tune[0][0] or "no call has several kernels" in tune[0][0]
+    output = tmp_path / "tuned.npubin"
+    assert xpu("compile", model, "--tune", 60, "--shape", "batch=2", "-o", output).code == 0
+    assert "tune for " in xpu("inspect", output).stdout
+    refused = xpu("compile", model, "--tune", 60, "-t", "cpu:x86-64-v3", "--shape", "batch=2", "-o", output)
+    assert refused.code != 0
+    assert "Name the target cpu, cuda or cuda:0, or leave --tune out." in refused.stdout + refused.stderr
+    assert xpu("compile", model, "--tune", 60, "--passes", "1", "--shape", "batch=2").code == 2
+    assert xpu("tune", model, "--tune", 60, "-o", tmp_path / "t.json").code == 2

@@ -20,8 +20,8 @@ from examples.demo.story import Chapter, Question, Reading, Story, distance, sco
 from examples.zoo import CACHE, DATA, MODELS, Answer, Sample  # noqa: E402
 from xpuruntime.decisions import Candidate, Decision, Reason  # noqa: E402
 from xpuruntime.numerics import Comparison  # noqa: E402
+from xpuruntime.profiler.statistics import paired_ratio, summarize  # noqa: E402
 from xpuruntime.workbench.bench.engines import BenchReport, RankedEngine  # noqa: E402
-from xpuruntime.workbench.bench.statistics import paired_ratio, summarize  # noqa: E402
 from xpuruntime.workbench.compare.engines import PairComparison  # noqa: E402
 
 CAT, DOG = Answer("cat", (("cat", 0.9), ("dog", 0.1))), Answer("dog", (("dog", 0.6),))

@@ -91,7 +91,7 @@ def test_every_attribute_is_read_or_has_one_value(monkeypatch: pytest.MonkeyPatc
     unread = {
         op: missing
         for op in read
-        if (missing := {n for n, r in ATTRIBUTES[op].items() if r.only is None} - read[op] - _NO_EFFECT)
+        if (missing := {n for n, r in ATTRIBUTES[op].items() if len(r.values) != 1} - read[op] - _NO_EFFECT)
     }
     assert not unread
     assert len(read) > 40
@@ -165,15 +165,20 @@ def test_inside_branches_and_functions_it_is_seen_too() -> None:
         InferenceSession(model, engine="native", device="cpu")
 
 
-_ONLY = [(op, n) for op, rules in ATTRIBUTES.items() for n, r in rules.items() if r.only is not None]
+_ONLY = [(op, n) for op, rules in ATTRIBUTES.items() for n, r in rules.items() if r.values]
 
 
 @pytest.mark.parametrize(("op", "name"), _ONLY)
 def test_a_value_that_is_not_supported_is_refused(op: str, name: str) -> None:
     """The reason names the value; the node itself follows its definition, so that other engines may take it."""
-    case = next(c for c in _cases() if c.op == op)
-    other = "PER_TENSOR" if isinstance(ATTRIBUTES[op][name].only, str) else 1
-    model = proto_of(case._replace(attributes={**case.attributes, name: other}))
+    case = next((c for c in _cases() if c.op == op), Case(op, (X, X, X)))
+    values = ATTRIBUTES[op][name].values
+    other = "PER_TENSOR" if isinstance(values[0], str) else len(values)
+    needed = {
+        n: r.values[0] if r.values else 1 for n, r in ATTRIBUTES[op].items() if r.required and r.type == 2
+    }
+    needed |= {"axes": [0]} if "axes" in ATTRIBUTES[op] else {}
+    model = proto_of(case._replace(attributes={**needed, **case.attributes, name: other}))
     (opaque,) = (n for n in import_onnx(model).graph.nodes if n.op == "opaque")
     assert f"its attribute {name!r} is {other!r}; only" in str(opaque.attrs["reason"])
 

@@ -10,7 +10,7 @@ from onnx import helper, numpy_helper
 pytest.importorskip("onnxruntime")
 
 from support.contrib import attention, packed
-from support.contrib.case import U8, Case, codes, differences, floats, model_of, ours, scale, theirs
+from support.contrib.case import GPU_ONLY, U8, Case, codes, differences, floats, model_of, ours, scale, theirs
 from support.contrib.fused import CASES
 
 from xpuruntime import InferenceSession
@@ -21,11 +21,6 @@ from xpuruntime.frontends.onnx.ops import DOMAINS
 
 LIMITS = {"DynamicQuantizeLSTM": 5e-2}
 """Ops whose activations ONNX Runtime rounds to bytes."""
-GPU_ONLY = {
-    "BiasAdd", "BiasDropout", "BiasSoftmax", "BiasSplitGelu", "GemmFastGelu", "GroupNorm", "NhwcConv", "NhwcFusedConv",
-    "QLinearReduceMean", "ReduceSumInteger", "SkipGroupNorm",
-}  # fmt: skip
-"""Ops without a kernel for CPUs (``test_onnx_contrib_defined``)."""
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.op)
@@ -82,6 +77,14 @@ def test_a_quantized_convolution_has_a_cost() -> None:
         sess.run(feeds)
         assert differences(next(iter(sess.run(feeds).values())), want) <= 1.0
         assert sess.receipt().runs == 2
+
+
+def test_a_bias_of_a_product_of_two_inputs_is_added() -> None:
+    """Integer kernels add a bias to products with constants only, so it stays an addition."""
+    operands = (codes(5, 3), codes(3, 7, dtype=np.int8), scale(0.02), scale(0.03), None, None, floats(7))
+    model, feeds = model_of(Case("MatMulIntegerToFloat", operands, {}, (0, 1)))
+    with InferenceSession(model, engine="native", device="cpu") as sess:
+        assert differences(next(iter(sess.run(feeds).values())), theirs(model, feeds)[0]) <= 1e-5
 
 
 def test_unidirectional_attention_over_more_keys_is_not_lowered() -> None:

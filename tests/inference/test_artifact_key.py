@@ -14,7 +14,7 @@ from xpuruntime.inference.native import engine as native
 from xpuruntime.inference.selection import candidate as attempt
 from xpuruntime.inference.selection.request import SessionRequest, kernels_key
 from xpuruntime.policies import KernelPolicy, Policy, Rule
-from xpuruntime.protocols import EngineRequest, ModelSource
+from xpuruntime.protocols import EngineRequest, ModelSource, TuneRequest
 from xpuruntime.storage.store import digest
 from xpuruntime.targets import DeviceId
 from xpuruntime.types import DType
@@ -33,6 +33,7 @@ OTHER: dict[str, Any] = {
     "optimization": 1,
     "kernels": KernelPolicy(conv="generated"),
     "locked": {"call": "generated"},
+    "tune": TuneRequest(5.0),
 }
 
 

@@ -110,6 +110,7 @@ VALUES: Mapping[str, tuple[Any, ...]] = {
     "self_check": ("off", "always"),
     "autocast": ({"norm": "low"},),
     "parallel": ({"tensor": 2}, {"tensor": 1}),
+    "tune": ({"on_build": 0.001}, {"on_build": 0}),
     "transfers": ({"h2d": "io_only", "d2h": "io_only", "sync": "none"}, {"sync": "any"}),
 }
 OPEN = {"static_shape", "fixed_shapes"}
@@ -417,6 +418,7 @@ FIELDS: Mapping[str, st.SearchStrategy[Any]] = {
     "memory_bytes": st.just(1 << 40),
     "compile_timeout_s": st.just(60.0),
     "place": st.sampled_from(list(VALUES["place"])),
+    "tune": st.sampled_from(list(VALUES["tune"])),
     "strict": st.booleans(),
 }
 # Few fields at a time: most policies with many are errors.

@@ -188,6 +188,15 @@ def test_a_file_is_the_model(name: str, tmp_path: Path) -> None:
     assert abs(ours - want).max() < 1e-5 * abs(want).max()
 
 
+def test_weights_in_float64_are_read(tmp_path: Path) -> None:
+    model = reference("llama")
+    down = model.state_dict()["model.layers.0.mlp.down_proj.weight"].numpy().astype(np.float64)
+    found = open_checkpoint(written(tmp_path, "llama", model, **{"blk.0.ffn_down.weight": down}))
+    name = next(n for n, kind in found.formats.items() if kind == "F64")
+    assert found.arrays[name].dtype == np.float32
+    assert np.array_equal(found.arrays[name], down.astype(np.float32))
+
+
 def test_the_largest_gemma_has_another_scale(tmp_path: Path) -> None:
     """Files do not have the scale: readers derive it from the number of layers."""
     model = reference(

@@ -15,7 +15,7 @@ from xpuruntime.compiler import compile as compile_graph
 from xpuruntime.compiler.partition.partitioner import is_op_supported, partition
 from xpuruntime.compiler.partition.support import call_of
 from xpuruntime.decisions import Reason
-from xpuruntime.errors import EngineUnavailable, InputError, RunError
+from xpuruntime.errors import EngineUnavailable, InputError, PolicyError, RunError
 from xpuruntime.inference.partitioned import region_runners, regions
 from xpuruntime.inference.partitioned.dag_executor import DAGExecutor
 from xpuruntime.ir import Graph, GraphBuilder, interp
@@ -337,3 +337,34 @@ def test_a_region_without_step_times_is_timed_as_one_step() -> None:
         assert evidence.times_from == "this session, median of 5 timed runs"
     assert "times from this session" in str(receipt)
     assert "times from a this" not in str(receipt)
+
+
+@pytest.mark.parametrize("plan", ["model.onnx", None, 5])
+@pytest.mark.parametrize("lock", [None, {}])
+def test_something_else_than_a_plan_or_a_graph_is_refused(plan: Any, lock: Any) -> None:
+    with pytest.raises(InputError, match=rf"got {plan!r}\. Give a graph: import_onnx\(\.\.\.\)"):
+        DAGExecutor(plan, lock=lock)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "what"),
+    [
+        (
+            "original",
+            "model.onnx",
+            r"original must be an opened model; got 'model\.onnx'\. Give .*open_model",
+        ),
+        ("store", "folder", r"store must be a store; got 'folder'\. Give .*Store\(folder\)"),
+        ("request", 5, r"request must be a SessionRequest; got 5\. Give policy= instead"),
+        ("compile_fn", 3, r"compile_fn must be a function; got 3\. Give a function"),
+    ],
+)
+def test_arguments_of_another_kind_are_refused(name: str, value: Any, what: str) -> None:
+    with pytest.raises(InputError, match=what):
+        DAGExecutor(partition(diamond()), **{name: value})
+
+
+@pytest.mark.parametrize("parallel", ["yes", 0, True, 2.5])
+def test_the_number_of_regions_at_once_is_a_count(parallel: Any) -> None:
+    with pytest.raises(PolicyError, match="parallel must be a positive integer"):
+        DAGExecutor(partition(diamond()), parallel=parallel)

@@ -208,7 +208,7 @@ def test_open_shapes_are_locked_for_the_sizes_that_were_run() -> None:
     with DAGExecutor(graph, lock=lock) as dag:
         dag.load_weights(weights)
         assert dag.execute(feeds[2])["y"].tobytes() == y.tobytes()
-        with pytest.raises(LockError, match=r"lock|n=3"):
+        with pytest.raises(LockError, match=r"Run these shapes before DAGExecutor\.lock\(\)"):
             dag.execute(feeds[3])
         assert dag.execute(feeds[2])["y"].tobytes() == y.tobytes()
 
@@ -226,18 +226,43 @@ def test_locks_of_others_are_refused(lock: Lock, tmp_path: Path) -> None:
     with InferenceSession(model, engine="onnxruntime", device="cpu", threads=1) as session:
         session.run({"x": X})
         single = session.lock()
-    with pytest.raises(LockError, match="is of a session on one engine"):
+    with pytest.raises(LockError, match="is of a session, and not of a DAGExecutor"):
         DAGExecutor(GRAPH, lock=single)
+    mixed = {"version": 1, "execution": {"place": {"max_pool*": "onnxruntime"}}}
+    with InferenceSession(model, policy=mixed, device="cpu", threads=1) as session:
+        session.run({"x": X})
+        several = session.lock(on_mismatch="policy")
+    assert several.regions
+    for plan in (GRAPH, partition(GRAPH)):
+        with pytest.raises(LockError, match="is of a session, and not of a DAGExecutor"):
+            DAGExecutor(plan, lock=several)
     with pytest.raises(LockError, match="is of a DAGExecutor"):
         InferenceSession(model, lock=lock)
     b = GraphBuilder("other")
     b.output("y", b.relu(b.input("x", "float32[2]")))
     other: Graph = b.build()
-    with pytest.raises(LockError, match="model: "):
+    with pytest.raises(LockError, match=r"model: .* Write the lock again \(DAGExecutor\.lock\(\)\)"):
         DAGExecutor(other, lock=lock)
     (tmp_path / "cut.lock").write_text(json.dumps(lock.to_json())[:-9])
     with pytest.raises(FormatError, match=r"cut\.lock"):
         DAGExecutor(GRAPH, lock=tmp_path / "cut.lock")
+
+
+@pytest.mark.parametrize(
+    ("value", "what"),
+    [
+        (5, r"cannot be read from this value; got 5\. Give a Lock, the path of its file"),
+        (b"x", r"cannot be read from this value; got b'x'"),
+        ([], r"cannot be read from this value; got \[\]"),
+        ({}, "the field 'format' is missing"),
+        ({"format": "xpuruntime-lock"}, "the field 'format_version' is missing"),
+    ],
+)
+def test_values_that_are_no_lock_are_refused(value: Any, what: str) -> None:
+    with pytest.raises(FormatError, match=what):
+        DAGExecutor(GRAPH, lock=value)
+    with pytest.raises(FormatError, match=what):
+        InferenceSession(to_onnx(GRAPH, WEIGHTS), lock=value)
 
 
 def test_what_compile_fn_chooses_cannot_be_locked() -> None:

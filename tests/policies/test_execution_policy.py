@@ -137,6 +137,10 @@ def test_merge_goes_field_by_field_and_option_by_option():
             {"engine_order": {"tpu": "native"}},
             "[ExecutionPolicy] engine_order.tpu: no such device kind; got 'tpu'. ",
         ),
+        *(
+            ({"memory_bytes": none}, "[ExecutionPolicy] memory_bytes: must be at least one byte; got ")
+            for none in (0, "0", "0 MiB")
+        ),
         ({"strict": "yes"}, "[ExecutionPolicy] strict: must be true or false; got 'yes'."),
     ],
 )

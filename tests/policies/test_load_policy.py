@@ -300,7 +300,7 @@ def test_numbers_that_have_no_text_are_policy_errors(value):
     [
         ("a0: &a0 [x, x]\n" + "".join(f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]\n" for i in range(1, 40)), "uses an anchor or alias"),
         ("a: &a\n  <<: *a\n", "uses an anchor or alias"),
-        ("".join(" " * i + "a:\n" for i in range(1400)), "is not YAML"),
+        ("".join(" " * i + "a:\n" for i in range(1400)), "is nested more than 32 levels"),
         ("version: 1\nexecution:\n  optimization_level: " + "9" * 100_000, "a number of more than 400 characters"),
         ("a" * 1_100_000, "is too large"),
     ],

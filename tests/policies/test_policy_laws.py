@@ -107,6 +107,7 @@ _execution = _fields(
             "sync": st.sampled_from(["any", "none"]),
         },
     ),
+    tune=st.just("on_build") | st.fixed_dictionaries({"on_build": st.floats(0, 1e6)}),
     strict=st.booleans(),
 )
 _policies = st.builds(lambda k, e: Policy(kernel=k, execution=e), _kernel, _execution)

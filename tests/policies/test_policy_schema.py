@@ -169,6 +169,8 @@ _execution_policy = _some(
         st.sampled_from(["any", "io_only", "none", True]),
         max_size=3,
     ),
+    tune=st.sampled_from(["on_build", "on_run"])
+    | st.dictionaries(st.sampled_from(["on_build", "on_run"]), _seconds, max_size=2),
     strict=st.booleans(),
     threads=st.integers(),
 )

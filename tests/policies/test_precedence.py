@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from xpuruntime.errors import PolicyError
+from xpuruntime.inference.selection.request import demanded_fields
 from xpuruntime.policies import (
     ExecutionPolicy,
     KernelPolicy,
@@ -118,6 +119,25 @@ def test_given_policies_in_order_and_options_merge():
     )
     assert got.policy.execution.options_for("openvino") == {"A": "1", "B": "2"}
     assert got.origin_of("execution.engine_options.openvino.B") == "policy argument"
+
+
+def test_the_origin_of_a_mapping_is_that_of_its_entries():
+    got = effective_policy(
+        {},
+        ExecutionPolicy(place={"softmax": "native"}),
+        {"version": 1, "execution": {"place": {"conv": "native"}}},
+        environ={},
+    )
+    assert got.origin_of("execution.place") == "policy argument"
+    above = Policy(execution=ExecutionPolicy(engine_options={"openvino": {"A": 1}}))
+    below = Policy(execution=ExecutionPolicy(engine_options={"openvino": {"A": 2}, "native": {"B": 1}}))
+    got = resolve([PolicyLayer("high", above), PolicyLayer("low", below)])
+    assert got.origin_of("execution.engine_options") == "low and high"
+    assert got.origin_of("execution.engine_options.openvino") == "high"
+    assert got.origin_of("execution.place") == "unset"
+    assert demanded_fields(got) == {
+        "engine_options": "{'native': {'B': '1'}, 'openvino': {'A': '1'}} (low and high)"
+    }
 
 
 def test_resolve_is_the_fold_of_merge():

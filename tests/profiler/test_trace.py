@@ -57,6 +57,8 @@ def test_a_span_has_the_time_that_its_thread_waited(session, tmp_path: Path) -> 
     trace.save(tmp_path / "t.json")
     event = json.loads((tmp_path / "t.json").read_text())["traceEvents"][-1]
     assert event["args"] == {"waited_us": asleep.waited_ns / 1e3}
+    page = Path(__file__).parents[2] / "docs" / "get-started" / "quickstart.md"
+    assert "`waited_ns` of a run, a region or a copy (in `trace.json` it is `waited_us`" in page.read_text()
 
 
 def test_a_full_ring_counts_what_it_drops(session) -> None:

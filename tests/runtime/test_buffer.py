@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import xpuruntime as xrt
 from xpuruntime.errors import DeviceUnavailable, InputError
-from xpuruntime.runtime import CpuBackend, Device, DeviceBuffer, NPUBuffer
+from xpuruntime.runtime import CpuBackend, Device, DeviceBuffer, MemoryPool, NPUBuffer, empty_pinned
 from xpuruntime.types import DType, Layout, TensorSpec
 
 
@@ -121,3 +121,34 @@ def test_devices() -> None:
         Device("npu")
     with pytest.raises(DeviceUnavailable, match="no such device"):
         Device("cpus")
+
+
+@pytest.mark.parametrize(
+    "shape", [None, "abc", b"ab", -1, (1, -3), (1.0, 2), True, (True, 2), [[1]], {"a": 1}, 2.5]
+)
+def test_shapes_of_pinned_arrays_and_buffers_are_whole_numbers(shape: Any) -> None:
+    for allocate in (empty_pinned, MemoryPool("cpu").allocate):
+        with pytest.raises(
+            InputError, match=r"needs a shape of whole numbers; got .*\. Give \(1, 3, 224, 224\)"
+        ):
+            allocate(shape)
+
+
+@pytest.mark.parametrize("dtype", ["foo", None, 5, [1]])
+def test_types_of_pinned_arrays_and_buffers_are_types(dtype: Any) -> None:
+    for allocate in (empty_pinned, MemoryPool("cpu").allocate):
+        with pytest.raises(
+            InputError, match=r"needs a type of elements; got .*\. Give a name such as 'float32'"
+        ):
+            allocate((1, 3), dtype)
+
+
+def test_pinned_arrays_are_of_devices_that_have_them() -> None:
+    for shape in (3, np.int64(3), (np.int32(1), 3), [1, 3]):
+        with pytest.raises(DeviceUnavailable, match=r"has no page-locked memory .* Use cuda\.$"):
+            empty_pinned(shape, device="cpu")
+    with pytest.raises(InputError, match="more bytes than a process can have"):
+        empty_pinned((2**40, 2**40))
+    with pytest.raises(InputError, match="text or of types below a byte; got string"):
+        empty_pinned(3, "str")
+    assert MemoryPool("cpu").allocate((np.int64(2), 3)).shape == (2, 3)

@@ -155,12 +155,37 @@ def test_a_half_written_record_is_ignored_and_another_tuning_is_an_error(tmp_pat
             assert journal.rounds == ([] if cut < len(whole) else [done])
             journal.add(done)
         assert path.read_bytes() == whole
-    with pytest.raises(FormatError, match=r"another tuning: model differ; got model: a, now b\. Delete it"):
+    with pytest.raises(FormatError, match=r"another tuning; got model: a in the journal, b now\. Delete it"):
         Journal(path, {"model": "b"}).__enter__()
     path.write_bytes(whole.replace(b"1.5", b"-1"))
     with pytest.raises(FormatError, match="line 2 is not a record"):
         Journal(path, {"model": "a"}).__enter__()
     assert read_records(b"") == (None, [])
+
+
+def test_a_journal_says_which_fact_differs(tmp_path: Path) -> None:
+    path = tmp_path / "folder" / "j"
+    with Journal(path, {"facts": {"cpu": "a", "os": "x"}}) as journal:
+        journal.add(Round(0, "calls", 0, 0.25, {"k": {"gemv": 1.5}}))
+    facts = (
+        r"got facts\.cpu: a in the journal, b now; place: no --regions in the journal, --regions now\. Delete"
+    )
+    with pytest.raises(FormatError, match=facts):
+        Journal(path, {"place": {}, "facts": {"cpu": "b", "os": "x"}}).__enter__()
+
+
+def test_a_journal_without_a_round_is_deleted(tmp_path: Path) -> None:
+    path = tmp_path / "j"
+    with Journal(path, {"model": "a"}):
+        assert path.exists()
+    assert not path.exists()
+
+
+def test_an_output_that_cannot_be_written_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for output, text in ((tmp_path, "is a folder"), (tmp_path / "file" / "t.json", "")):
+        with pytest.raises(StoreError, match=rf"{text}.*Give a path that you can write"):
+            tune(net(tmp_path / "net.onnx"), output, OPTIONS, progress=pytest.fail)
 
 
 def test_a_spent_budget_writes_what_it_has_and_continues(tmp_path: Path) -> None:
@@ -404,4 +429,6 @@ def test_an_engine_with_other_outputs_is_an_error(tmp_path: Path, monkeypatch: p
 def test_an_unknown_engine_is_an_error_before_anything_is_measured(tmp_path: Path) -> None:
     with pytest.raises(xrt.XpuError, match="tensorr"):
         tune(net(tmp_path / "net.onnx"), tmp_path / "t.json", OPTIONS, engines=["tensorr"])
+    with pytest.raises(xrt.XpuError, match="'tensorrt' is not installed"):
+        tune(net(tmp_path / "net.onnx"), tmp_path / "t.json", OPTIONS, engines=["tensorrt"], rounds=1)
     assert not (tmp_path / "t.json.journal").exists()

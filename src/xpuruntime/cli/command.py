@@ -19,6 +19,7 @@ import sys
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TextIO
 
 import typer
@@ -29,6 +30,12 @@ from .exit_codes import ExitCode
 
 __all__ = ["CommandResult", "command", "to_plain"]
 
+_WRITTEN: Mapping[str, str] = {
+    **{n: f"--{n}" for n in ("output", "save", "html", "export", "plot", "report", "trace")},
+    **{n: f"--{n}" for n in ("markdown", "junit", "annotated")},
+    "receipt_file": "--save-receipt",
+}
+"""Parameters of commands that name a file to write, and their flags."""
 _LOG_LEVELS = {1: logging.INFO, 2: logging.DEBUG, 3: logging.DEBUG}
 
 
@@ -51,6 +58,7 @@ def command(function: Callable[..., CommandResult]) -> Callable[..., None]:
         with _reserve_stdout(as_json) as stdout, _report_errors(as_json, stdout):
             if stdout is None:  # Report a closed stdout before the work starts.
                 raise _stdout_error("it is closed")
+            _keep_read_files(values)
             result = function(**_group_values(values, groups))
             with _flush_or_raise(stdout):
                 if as_json:
@@ -94,6 +102,38 @@ def _group_values(values: Mapping[str, Any], groups: Mapping[str, type]) -> dict
         fields = {f.name: arguments.pop(f.name) for f in dataclasses.fields(group)}
         arguments[name] = group(**fields)
     return arguments
+
+
+def _keep_read_files(values: Mapping[str, Any]) -> None:
+    """Raise BadParameter for a file to write that is also read, or that another option writes."""
+    read = [text for name, value in values.items() if name not in _WRITTEN for text in _paths(value)]
+    written: dict[Path, str] = {}
+    for name, flag in _WRITTEN.items():
+        path = values.get(name)
+        if not isinstance(path, Path):
+            continue
+        if any(_same_file(path, text) for text in read):
+            text = f"it would overwrite a file that the command reads; got {str(path)!r}"
+            raise typer.BadParameter(text, param_hint=flag)
+        if (other := written.setdefault(path.absolute(), flag)) != flag and (
+            path.is_file() or not path.exists()
+        ):
+            raise typer.BadParameter(f"{other} writes the same file; got {str(path)!r}", param_hint=flag)
+
+
+def _paths(value: Any) -> Iterator[str]:
+    """Yield the texts of an argument that may be paths: ``FILE`` and ``NAME=FILE``."""
+    for item in value if isinstance(value, list | tuple) else (value,):
+        if isinstance(item, str | Path):
+            yield str(item)
+            yield str(item).rpartition("=")[2]
+
+
+def _same_file(path: Path, text: str) -> bool:
+    """Return True if both are one regular file."""
+    with contextlib.suppress(OSError, ValueError):
+        return path.is_file() and Path(text).is_file() and path.samefile(text)
+    return False
 
 
 def to_plain(value: Any) -> Any:

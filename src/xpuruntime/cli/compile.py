@@ -59,6 +59,7 @@ def compile(  # noqa: A001  (the command's name)
             " Default: the policy's passes, else 3.",
         ),
     ] = None,
+    tune: options.Tune = None,
     embed: Annotated[bool, typer.Option(help="Store the weights in the program.")] = True,
     golden: Annotated[
         int,
@@ -77,6 +78,10 @@ def compile(  # noqa: A001  (the command's name)
 
     if shape and bucket:
         raise typer.BadParameter("--shape and --bucket exclude each other")
+    if tune and passes is not None:
+        raise typer.BadParameter(
+            "--tune and --passes exclude each other: kernels are measured after the default passes"
+        )
     buckets = [options.parse_sizes(b.split(","), "--bucket") for b in bucket or ()]
     start = time.perf_counter()
     with progress(f"compiling {model}"):
@@ -90,6 +95,7 @@ def compile(  # noqa: A001  (the command's name)
             embed=embed,
             dry_run=dry_run,
             golden=golden,
+            tune_s=tune or 0.0,
         )
     seconds = time.perf_counter() - start
     return CommandResult(report.to_json() | {"seconds": round(seconds, 3)}, lambda: _show(report, seconds))

@@ -156,7 +156,7 @@ def _text_of(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
-        raise InputError("generate", f"cannot read {file}", got=error) from error
+        raise InputError("generate", f"cannot read {file}", got=error, do="Give a file of text.") from error
 
 
 def _tokens(text: str) -> list[int]:

@@ -41,6 +41,7 @@ __all__ = [
     "Threads",
     "Times",
     "Tolerance",
+    "Tune",
     "Verbose",
     "engine_list",
     "parse_numbers",
@@ -115,6 +116,16 @@ CompileTimeout: TypeAlias = Annotated[
         "--compile-timeout",
         metavar="SECONDS",
         help="Stop compiling after this time; then try the next fallback or fail.",
+        rich_help_panel=_RUN,
+    ),
+]
+Tune: TypeAlias = Annotated[
+    float | None,
+    typer.Option(
+        "--tune",
+        min=0,
+        metavar="SECONDS",
+        help="Measure the kernels of each call within this time when a native program is built, and keep them in the store. 0: measure nothing.",
         rich_help_panel=_RUN,
     ),
 ]
@@ -224,6 +235,7 @@ class SessionFlags:
     threads: Threads = None
     cache_dir: CacheDir = None
     compile_timeout: CompileTimeout = None
+    tune: Tune = None
 
 
 ImageSize = Annotated[
@@ -353,10 +365,14 @@ def session_options(
         allow_fallback=tuple(d for text in flags.allow_fallback or () for d in text.split(",")),
         compile_timeout_s=session.compile_timeout,
         run_timeout_s=run_timeout,
+        tune_s=session.tune,
     )
 
 
 # ── values ──
+
+
+_MAX_SIZE = 2**40  # as in fixed_shapes of a policy
 
 
 def parse_sizes(values: Sequence[str] | None, option: str = "--shape") -> dict[str, int]:
@@ -366,6 +382,9 @@ def parse_sizes(values: Sequence[str] | None, option: str = "--shape") -> dict[s
         name, equals, size = text.rpartition("=")
         if not (equals and name and size.isdecimal()):
             raise typer.BadParameter(f"write NAME=SIZE with a whole number; got {text!r}", param_hint=option)
+        if len(size.lstrip("0")) > len(str(_MAX_SIZE)) or int(size) > _MAX_SIZE:
+            text = f"a size is at most {_MAX_SIZE}; got {text[:80]!r}"
+            raise typer.BadParameter(text, param_hint=option)
         if sizes.setdefault(name, int(size)) != int(size):
             raise typer.BadParameter(f"{name!r} is given twice; got {text!r}", param_hint=option)
     return sizes

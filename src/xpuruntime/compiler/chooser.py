@@ -20,7 +20,7 @@ from ..kernels.catalogue import answer, failed, kernels_of
 from ..kernels.kernel import Kernel, LoweredCall, NodeCall
 from ..kernels.user.kernel import UserKernel
 from ..policies import KernelPolicy, NodeFacts, Offer, choose
-from ..policies.choose import weights_of
+from ..policies.choose import node_demands, weights_of
 from ..policies.fields.pins import parted
 from ..policies.vocabulary import WEIGHT_KERNELS
 from ..printable import logger
@@ -111,7 +111,7 @@ class Chooser:
         }
         for name, error in faults.items():
             candidates[name] = candidates[name][0], failed(error)
-        measured = self.times.of(call, self.target.name)
+        measured = {} if self._ignores_times else self.times.of(call, self.target.name)
         facts = self.facts(node)
         self._check_weights(node, facts)
         while True:
@@ -151,7 +151,8 @@ class Chooser:
         self._measured += bool(measured)
         self._timed += decision.chosen.code is Reason.FASTEST
         if self.lock is not None:
-            self.lock.record(node, call, chosen, _timeable(decision))
+            exact = node_demands(self.policy, facts).exact
+            self.lock.record(node, call, chosen, _timeable(decision), "" if exact is None else str(exact))
         return Chosen(kernel, lowered, decision.chosen.reason), decision
 
     def _check_weights(self, node: Node, facts: NodeFacts) -> None:
@@ -218,15 +219,24 @@ class Chooser:
             *(_merged_decision(group) for group in self._decisions.values()),
         ]
 
+    @property
+    def _ignores_times(self) -> bool:
+        """Return True if times may not decide: under batch invariance one kernel computes all batches, and each batch has times of its own."""
+        return self.policy.demands_batch_invariance()
+
     def _about_times(self) -> Iterator[Decision]:
-        """Yield the decision that tells which file of measured times was used, and for how many nodes it decides."""
+        """Yield the decision that tells which measured times were used, and for how many nodes they decide."""
         times = self.times
         name = f"sha256:{times.digest[:12]}"
         if times.target != self.target.name:
             why = f"{times.origin}; the target is {self.target.name}"
             yield Decision("times", self.graph.name, None, (Candidate(name, Reason.NOT_APPLICABLE, why),))
             return
-        text = f"{times.origin}; {self._measured} nodes are in the file, and it chooses the kernels of {self._timed}"
+        if self._ignores_times:
+            why = "batch_invariant demands one kernel for every batch, and each batch has times of its own"
+            yield Decision("times", self.graph.name, None, (Candidate(name, Reason.FORBIDDEN, why),))
+            return
+        text = f"{times.origin}; {self._measured} nodes have times, which choose the kernels of {self._timed}"
         text += f" ({times.caveat})" if times.caveat else ""
         yield Decision("times", self.graph.name, Candidate(name, Reason.RECORDED, text))
 

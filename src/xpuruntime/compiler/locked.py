@@ -11,29 +11,40 @@ from ..kernels.kernel import NodeCall
 from .calls import COUNTERS, StageCall
 from .times import call_key
 
-__all__ = ["KernelLock"]
+__all__ = ["SESSION_REMEDY", "KernelLock"]
+
+SESSION_REMEDY = "Write the lock for these shapes (xpu lock --shape, --bucket), or run without it."
 
 
 class KernelLock:
     """Kernels by call. A call is identified by ``call_key`` and the name of its node's first value.
 
     kernels: the words of kernels (``generated``, ``cublasLt[algorithm=21]``). None records the choices of a compilation.
+    remedy: the advice for a call that was not recorded.
     ``used`` has those that a compilation needed: a lock may cover other shapes, too.
     ``alternatives``: kernels that a measurement may choose for each recorded call, the chosen one first.
+    ``demands``: recorded calls with a rule that demands deterministic kernels, and that rule.
     ``stages``: by entry point, the key of each call of the program; empty for a call without a node.
     """
 
-    def __init__(self, kernels: Mapping[str, str] | None = None) -> None:
-        self.recording = kernels is None
+    def __init__(self, kernels: Mapping[str, str] | None = None, remedy: str = SESSION_REMEDY) -> None:
+        self.recording, self.remedy = kernels is None, remedy
         self.kernels: dict[str, str] = dict(kernels or {})
         self.used: dict[str, str] = {}
         self.alternatives: dict[str, tuple[str, ...]] = {}
+        self.demands: dict[str, str] = {}
         self.stages: dict[str, tuple[str, ...]] = {}
         self._values: dict[str, str] = {}
 
-    def record(self, node: Node, call: NodeCall, kernel: str, others: Sequence[str] = ()) -> None:
-        """Add the choice of a kernel. ``others``: usable kernels that only their order or their time excludes."""
+    def record(
+        self, node: Node, call: NodeCall, kernel: str, others: Sequence[str] = (), demand: str = ""
+    ) -> None:
+        """Add the choice of a kernel. ``others``: usable kernels that only their order or their time excludes. ``demand``: a rule that demands a
+        deterministic one.
+        """
         key = self._note(node, call)
+        if demand:
+            self.demands[key] = demand
         self.kernels[key] = kernel
         self.alternatives[key] = (kernel, *others)
 
@@ -64,7 +75,7 @@ class KernelLock:
                 f"node {name}",
                 "is not in the lock: its shapes, types or attributes are others",
                 got=f"{node.op} of {shapes or 'no tensor'}",
-                do="Write the lock for these shapes (xpu lock --shape, --bucket), or run without it.",
+                do=self.remedy,
                 changes=((f"node {name}", "absent", f"{node.op} of {shapes}"),),
             )
         self.used[key] = word

@@ -18,6 +18,7 @@ from os import PathLike
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from .. import __version__
+from ..arguments import check_argument, check_names
 from ..codegen.cpp.toolchain import TextRefused
 from ..codegen.target import CodegenTarget
 from ..decisions import Decision
@@ -121,6 +122,14 @@ def _compile(
 ) -> CompiledProgram:
     """Implement ``compile``. ``subject`` records what a reproduction needs."""
     started = time.perf_counter()
+    if watch is not None:
+        do = "Give a function of a pass's name and the graph."
+        check_argument("compile", "watch", watch, Callable, "a function", do)
+    if lock is not None:
+        do = "Give KernelLock(kernels), or open a lock file with InferenceSession(model, lock=...)."
+        check_argument("compile", "lock", lock, KernelLock, "a KernelLock", do)
+    if weights is not None:
+        check_names("compile", "weights", weights, "arrays")
     for word in phase.values() if isinstance(phase, Mapping) else (phase,):
         check_phase("compile", word)
     resolved, measured = demanded("compile", {}, policy), KernelTimes.load(times)

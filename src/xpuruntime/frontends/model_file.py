@@ -60,6 +60,8 @@ def open_model(model: object, *, name: str = "") -> ModelSource:
 
 def open_with(model: object, name: str, importer: Callable[[bytes, str, str, Path | None], Any]) -> Any:
     """Return ``read(bytes, speaker, name, path)`` of an ONNX model; an OpenVINO file becomes a ModelSource."""
+    if isinstance(model, str) and not model.strip():
+        raise ModelError("open_model", "the path of the model is empty", got=repr(model), do=_TAKES)
     if isinstance(model, str | os.PathLike):
         return _open_path(Path(os.fspath(model)), name, importer)
     if isinstance(model, bytes | bytearray | memoryview):
@@ -70,7 +72,7 @@ def open_with(model: object, name: str, importer: Callable[[bytes, str, str, Pat
 
 
 def _open_path(path: Path, name: str, read: Callable[[bytes, str, str, Path | None], Any]) -> Any:
-    who = f"model {path.name!r}"
+    who = f"model {path.name or str(path)!r}"
     try:
         status = path.stat()
     except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: a NUL character in the path
@@ -81,6 +83,8 @@ def _open_path(path: Path, name: str, read: Callable[[bytes, str, str, Path | No
         ) from error
     if stat.S_ISDIR(status.st_mode):
         raise ModelError(who, "is a folder, not a model file", got=repr(str(path)), do=_TAKES)
+    if not stat.S_ISREG(status.st_mode):
+        raise ModelError(who, "is not a file: a pipe, a device or a socket", got=repr(str(path)), do=_TAKES)
     if not os.access(path, os.R_OK):
         raise ModelError(who, "cannot be read", got=repr(str(path)), do="Check the file's permissions.")
     if status.st_size == 0:

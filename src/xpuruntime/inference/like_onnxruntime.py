@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..arguments import check_argument
 from ..engines.onnxruntime.providers import BY_NAME_ONLY, PROVIDER_DEVICES
 from ..errors import InputError, PolicyError
 from ..policies import ExecutionPolicy
@@ -52,6 +53,10 @@ def node_args(specs: Sequence[TensorSpec]) -> list[NodeArg]:
 def pick(outputs: Mapping[str, Any], names: Sequence[str] | None, run_options: Any, who: str) -> list[Any]:
     """Return the named outputs in their order, or all for None. Raises InputError for an unknown name."""
     no_options(run_options, who)
+    if names is None:
+        return list(outputs.values())
+    do = f"Give a list such as {list(outputs)[:1]}, or None for all."
+    check_argument(who, "output names", names, list | tuple, "a list of names", do)
     if not names:
         return list(outputs.values())
     for name in names:

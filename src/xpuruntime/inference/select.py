@@ -88,8 +88,19 @@ def select(model: ModelSource, request: SessionRequest, store: Store) -> Selecti
     names = dict.fromkeys(c.name for c in fallback)
     left = tuple(n for n in names if n not in {loaded.candidate.name, *(c.name for c in decision.rejected)})
     self_check = [] if loaded.verdict is None else [loaded.verdict.decision(model.name)]
+    untuned = _untuned(model, request, loaded)
     loaded = replace(loaded, candidate=replace(loaded.candidate, request=loaded.candidate.request.released()))
-    return Selection(loaded, [decision, precision, *self_check], [*warnings, *note], left)
+    return Selection(loaded, [decision, precision, *untuned, *self_check], [*warnings, *note], left)
+
+
+def _untuned(model: ModelSource, request: SessionRequest, loaded: LoadedEngine) -> list[Decision]:
+    """Return the decision that nothing is measured under ``tune``, because an engine that chooses its kernels itself was chosen."""
+    engine = loaded.candidate.engine
+    if request.tune is None or engine == "native":
+        return []
+    why = f"{engine} chooses its kernels itself, so none is measured"
+    name = f"on_build {request.tune.seconds:g} s"
+    return [Decision("tune", model.name, None, (Candidate(name, Reason.NOT_APPLICABLE, why),))]
 
 
 def _measured(

@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
+from ..arguments import check_argument
 from ..compiler.transfers import check_placement, check_plan
 from ..decisions import Reason
 from ..errors import EngineUnavailable, InputError, PolicyError, StrictError
@@ -475,6 +476,8 @@ class InferenceSession:
     def run_with_iobinding(self, binding: IOBinding, run_options: None = None) -> None:
         """Run on the bound memory. Raises as ``run``."""
         no_options(run_options, self._feeds.who)
+        do = "Give session.io_binding()."
+        check_argument(self._feeds.who, "binding", binding, IOBinding, "an IOBinding", do)
         self._last = binding.run()
         next(self._count)
 

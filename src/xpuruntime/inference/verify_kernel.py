@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arguments import check_argument
 from ..codegen.target import CodegenTarget
 from ..compiler import compile as compile_graph
 from ..decisions import Candidate, Decision, Reason
@@ -43,6 +44,8 @@ def verify_kernel(
     Returns a comparison per result. Raises KernelUnavailable if the kernel refuses the node or computes other results; BuildError, RunError.
     """
     user_kernel = _named(kernel) if isinstance(kernel, str) else kernel
+    do = "Give the result of register_kernel, or its name."
+    check_argument("verify_kernel", "kernel", user_kernel, UserKernel, "a kernel or its name", do)
     node_op = op or user_kernel.ops[0]
     graph, feeds = _one_node(node_op, inputs, attrs or {}, seed)
     word = user_kernel.name.partition("/")[2]

@@ -23,6 +23,7 @@ from typing import Any, TypeVar, overload
 
 import numpy as np
 
+from ..arguments import check_argument, check_count
 from ..compiler.resolve import resolve_target
 from ..errors import (
     InputError,
@@ -102,6 +103,13 @@ class Generator:
         on_progress: Callable[[str], object] | None = None,
         source_capacity: int | None = None,
     ) -> None:
+        if on_progress is not None:
+            check_argument(
+                "Generator", "on_progress", on_progress, Callable, "a function", "Give a function of text."
+            )
+        for name, count in (("batch", batch), ("threads", threads)):
+            if count is not None:
+                check_count("Generator", name, count)
         say = on_progress or _silent
         self.checkpoint = _sized(open_checkpoint(model), source_capacity)
         self.config = config = self.checkpoint.config
@@ -234,6 +242,8 @@ class Generator:
         """Generate the answers to prompts, ``batch`` texts at a time. Prompts may differ in length. Logits are those of a single
         prompt up to rounding; ``BatchGenerator`` with ``batch_invariant`` gives equal bits. Words are those of ``generate``.
         """
+        do = "Give a list of texts, or of lists of tokens."
+        check_argument("generate_batch", "prompts", prompts, list | tuple, "a list of prompts", do)
         options = self._options(words)
         return self._answers([self._texts.source(p) for p in prompts], None, options)
 

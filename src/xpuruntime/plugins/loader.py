@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import importlib.util
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import Any
 
 from ..decisions import Reason, Support
 from ..errors import EngineUnavailable
+from .packages import importable
 
 __all__ = ["EnginePlugin", "entry_points", "load_dotted", "owners", "package_version"]
 
@@ -52,7 +52,7 @@ class EnginePlugin:
 
     def installed(self) -> Support:
         """Tell if the vendor's package is installed in a supported version, without importing it."""
-        if not _importable(self.module):
+        if not importable(self.module):
             return Support.no(
                 Reason.NOT_INSTALLED,
                 f"the Python package {self.module!r} is not installed",
@@ -93,16 +93,6 @@ class EnginePlugin:
             raise EngineUnavailable(
                 who, f"its module {dotted!r} cannot be imported", got=error, do=do
             ) from error
-
-
-def _importable(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(module) is not None
-    except (
-        ModuleNotFoundError,
-        ValueError,
-    ):  # a parent package is missing, or the module has no spec
-        return False
 
 
 def package_version(distribution: str) -> str | None:

@@ -10,6 +10,8 @@ from collections.abc import Collection, Mapping
 from types import ModuleType
 from typing import Any
 
+from ..errors import PluginError
+
 __all__ = ["vendor"]
 
 _ABSENT = object()
@@ -24,7 +26,7 @@ _DEFERRED = {"openvino": {"convert_model": "openvino.tools.ovc"}}
 
 
 def vendor(name: str) -> Any:
-    """Return a vendor's package, imported on first use. Raise ImportError."""
+    """Return a vendor's package, imported on first use. Raise ImportError if it is not installed, PluginError if it is broken."""
     if name in sys.modules and sys.modules[name] is not None:
         return importlib.import_module(name)  # waits if another thread is importing it
     for variable, value in _ENVIRONMENT.get(name, {}).items():
@@ -35,6 +37,16 @@ def vendor(name: str) -> Any:
     return package
 
 
+def _broken(name: str, error: Exception) -> PluginError:
+    """Return the error of a package that is installed and whose import fails."""
+    text = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+    package = name.partition(".")[0]
+    do = f"Reinstall it: pip install --force-reinstall {package.replace('_', '-')}"
+    return PluginError(
+        f"package {package}", "the package is installed but cannot be imported", got=text, do=do
+    )
+
+
 def _import_without(name: str, modules: Collection[str]) -> ModuleType:
     """Import a module while other modules are hidden."""
     with _IMPORTING:
@@ -42,6 +54,12 @@ def _import_without(name: str, modules: Collection[str]) -> ModuleType:
         sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]
         try:
             return importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name == name:
+                raise
+            raise _broken(name, error) from error
+        except Exception as error:  # ImportError, OSError of a library, or an error of the package's own code
+            raise _broken(name, error) from error
         finally:
             for module, previous in hidden.items():
                 if previous is _ABSENT:
@@ -60,7 +78,7 @@ def _defer(package: ModuleType, deferred: Mapping[str, str]) -> None:
         if name in deferred:
             try:
                 value = getattr(_import_without(deferred[name], _HIDDEN_MODULES[package.__name__]), name)
-            except ImportError as error:
+            except (ImportError, PluginError) as error:
                 raise AttributeError(f"module {package.__name__!r} has no {name!r}: {error}") from error
             setattr(package, name, value)
             return value

@@ -94,6 +94,10 @@ def _is_one_device(value: Mapping[str, int]) -> bool:
     return all(count == 1 for count in value.values())
 
 
+def _measures_nothing(value: Mapping[str, float]) -> bool:
+    return not any(value.values())
+
+
 def _is_cpu(value: Any) -> bool:
     return bool(value) and all(str(d).partition(":")[0] == "cpu" for d in value)
 
@@ -115,6 +119,12 @@ _ONE_DEVICE = FieldUse(
     "it runs a model on one device",
     "Open the language model as a Generator.",
 )
+_MEASURES_NOTHING = FieldUse(
+    "nothing is measured; only 0 seconds are supported",
+    _measures_nothing,
+    "it measures no kernels",
+    "Open an InferenceSession, or give a file of xpu tune to compile(times=).",
+)
 _OWN_KERNELS = "it computes with xpuruntime's own kernels, which are the engine native"
 
 # Fields with the same effect wherever only the native compiler computes.
@@ -132,6 +142,7 @@ _COMPILED: dict[str, FieldUse] = {
     "engine_order": FieldUse("orders that include `native` are supported", _orders_native, _OWN_KERNELS, "Add native to the order, or open an InferenceSession."),
     "place": FieldUse("`native` is supported", _places_native, _OWN_KERNELS, "Use partition and DAGExecutor, or an InferenceSession."),
     "transfers": _NO_COPIES,
+    "tune": _MEASURES_NOTHING,
     "strict": FieldUse("an error if a library declines a chosen kernel"),
     "self_check": _ONLY_SESSIONS_CHECK,
     "autocast": _AUTOCAST,
@@ -158,6 +169,7 @@ SESSION: Mapping[str, FieldUse] = MappingProxyType(
         "engine_order": FieldUse("order of candidates, if no engine is named"),
         "place": FieldUse("one region per part, on the cpu or the GPU that is named"),
         "transfers": FieldUse("an error if the model, the plan or a run breaks a limit"),
+        "tune": FieldUse("the kernels of the native engine are measured when a program is built; an error on another engine that is named, on several regions, and for a compiled program"),
         "strict": FieldUse("an error if the evidence differs from the plan"),
         "self_check": FieldUse("the outputs are compared with a reference when the session opens"),
         "parallel": FieldUse("more than one device is an error"),
@@ -180,6 +192,7 @@ ENTRANCES: Mapping[str, Mapping[str, FieldUse]] = MappingProxyType(
             "engine_options": FieldUse("options of `native` select speculative decoding: `prompt_lookup_num_tokens`, `max_matching_ngram_size`, `assistant_model`, `num_assistant_tokens`; no effect for engines that are not used", _speculates, f"native's options at a Generator are {', '.join(SPECULATION)}", "Remove the others."),
             "fixed_shapes": _refused("its sizes are arguments", "Pass batch=, capacity= and buckets=."),
             "parallel": FieldUse("the number of devices that the linear layers are divided over"),
+            "tune": FieldUse("nothing is measured; only 0 seconds are supported", _measures_nothing, "the kernels of a language model's programs are not measured", "Leave tune out, and name kernels by a KernelPolicy."),
             "transfers": FieldUse("h2d and d2h: its programs copy nothing inside a run", lambda value: value.get("sync") != "none", "the host reads each token to decide whether to go on", "Leave sync out."),
         }),
         "ops": MappingProxyType({
@@ -208,6 +221,7 @@ ENTRANCES: Mapping[str, Mapping[str, FieldUse]] = MappingProxyType(
             "place": FieldUse("honored, or an error"),
             "self_check": _ONLY_SESSIONS_CHECK,
             "transfers": FieldUse("an error if the graph or the plan breaks a limit"),
+            "tune": _MEASURES_NOTHING,
             "strict": FieldUse("an error if the evidence differs from the plan, or a region runs on another engine"),
             "autocast": _AUTOCAST,
             "parallel": _ONE_DEVICE,
@@ -223,6 +237,7 @@ ENTRANCES: Mapping[str, Mapping[str, FieldUse]] = MappingProxyType(
             "engine_options": FieldUse("passed to the engines of the regions", _no_buckets, "native's options are for sessions with symbolic shapes", _SESSION),
             "self_check": _ONLY_SESSIONS_CHECK,
             "transfers": FieldUse("an error if the graph, the plan or a run breaks a limit"),
+            "tune": _MEASURES_NOTHING,
             "strict": FieldUse("an error if the evidence differs from the plan, or a region runs on another engine"),
             "autocast": _AUTOCAST,
             "parallel": _ONE_DEVICE,
@@ -237,6 +252,7 @@ ENTRANCES: Mapping[str, Mapping[str, FieldUse]] = MappingProxyType(
             "optimization_level": FieldUse("an error unless it is the level that the program was compiled at"),
             "caching": FieldUse("no effect: it stores nothing"),
             "compile_timeout_s": FieldUse("no effect: it compiles nothing"),
+            "tune": FieldUse("no effect: it compiles nothing"),
             "strict": FieldUse("an error if a library declines a kernel of the program"),
         }),
     }

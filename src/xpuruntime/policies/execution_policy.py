@@ -48,7 +48,7 @@ class ExecutionPolicy(FileForm):
     compile_timeout_s: float | None = of_kind(kinds.SECONDS, "time limit of compiling, in seconds")
     run_timeout_s: float | None = of_kind(kinds.SECONDS, "time limit of one run, in seconds")
     memory_bytes: int | None = of_kind(
-        kinds.SIZE,
+        kinds.LIMIT,
         "limit of a session's device memory: weights, states and runs, in bytes or as text (512MiB)",
     )
     engine_options: Mapping[str, Mapping[str, str | int | float]] | None = of_kind(
@@ -76,6 +76,10 @@ class ExecutionPolicy(FileForm):
     parallel: Mapping[str, int] | None = of_kind(
         kinds.PARALLEL_KIND,
         "devices that a language model is divided over: {tensor: 2} divides its linear layers over 2",
+    )
+    tune: Mapping[str, float] | str | None = of_kind(
+        kinds.TUNE_KIND,
+        "measure the kernels of each call when a program is built, within so many seconds: {on_build: 20}; on_build alone has a bound of 10",
     )
     strict: bool | None = of_kind(
         kinds.BOOLEAN,

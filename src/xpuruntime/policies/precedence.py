@@ -55,8 +55,11 @@ class Resolved:
         return Resolved(Policy(kernel=self.policy.kernel, execution=execution), self.origins)
 
     def origin_of(self, field: str) -> str:
-        """Return the origin of a field; ``"unset"`` if no layer sets it."""
-        return self.origins.get(field, "unset")
+        """Return the origin of a field, of a mapping those of its entries; ``"unset"`` if no layer sets it."""
+        if field in self.origins:
+            return self.origins[field]
+        entries = (origin for name, origin in self.origins.items() if name.startswith(f"{field}."))
+        return " and ".join(dict.fromkeys(entries)) or "unset"
 
 
 def resolve(layers: Iterable[PolicyLayer]) -> Resolved:

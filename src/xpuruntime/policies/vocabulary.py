@@ -28,6 +28,8 @@ __all__ = [
     "REGION_RUNNERS",
     "SELF_CHECKS",
     "TRANSFERS",
+    "TUNE",
+    "TUNE_SECONDS",
     "WEIGHTS",
     "WEIGHT_KERNELS",
     "dims_of_family",
@@ -143,6 +145,12 @@ AUTOCAST_PRECISIONS: Mapping[str, str] = MappingProxyType(
 
 SELF_CHECKS: tuple[str, ...] = ("first_open", "always", "off")
 """The times at which a session is compared with an independent reference."""
+TUNE: Mapping[str, str] = MappingProxyType(
+    {"on_build": "seconds for measuring the kernels of a program when it is built; 0 measures nothing"}
+)
+"""Moments at which kernels are measured -> the value's meaning."""
+TUNE_SECONDS = 10.0
+"""The bound of ``tune: on_build`` without a number."""
 PARALLEL: Mapping[str, str] = MappingProxyType({"tensor": "the linear layers, by rows and by columns"})
 """Ways to divide a model over devices -> what each divides."""
 

@@ -318,7 +318,7 @@ class Receipt:
         head = "confirmed by evidence" if self.confirmed else "NOT confirmed by evidence"
         lines = [f"receipt for {self.plan.model['name']}: {head}, {self.runs} runs"]
         lines += [f"  {f}" for f in self.findings]
-        lines += [f"  {d}" for d in self.plan.decisions if d.question == "self_check"]
+        lines += [f"  {d}" for d in self.plan.decisions if d.question in ("self_check", "tune")]
         lines += [f"  warning: {w}" for w in self.plan.warnings]
         for region, evidence in self.evidence.items():
             lines += _evidence_text(region, evidence, rows)

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from ..arguments import check_count
 from ..errors import XpuError
 from ..storage.store import write_atomic
 from . import nvtx
@@ -113,6 +114,7 @@ def profile(*, capacity: int = 1 << 16, nvtx_ranges: bool = False) -> Iterator[T
     nvtx_ranges: also open an NVTX range per run, if the library is installed.
     """
     global RING
+    check_count("profile", "capacity", capacity)
     trace, ring = Trace(), EventRing(capacity)
     with _switch:
         if RING is not None:
@@ -120,9 +122,9 @@ def profile(*, capacity: int = 1 << 16, nvtx_ranges: bool = False) -> Iterator[T
                 "profile", "is already recording in this process", do="Leave the other block first."
             )
         RING = ring
-    if nvtx_ranges:
-        nvtx.enable()
     try:
+        if nvtx_ranges:
+            nvtx.enable()
         yield trace
     finally:
         RING = None

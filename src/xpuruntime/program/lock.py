@@ -35,7 +35,7 @@ FORMAT, VERSION = "xpuruntime-lock", 2
 ON_MISMATCH = ("error", "policy")
 """Actions if a validator fails: an error, or a session without the lock under the policy that the lock was made from."""
 _MAX_BYTES = 1 << 28
-_DO = "Write the lock again (xpu lock)."
+_DO = "Write the lock again (xpu lock, or lock() of the session or DAGExecutor)."
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +140,16 @@ class Lock:
         return next((p for p in mine if dict(p.shapes) == dict(shapes)), None)
 
     @property
+    def of_dag(self) -> bool:
+        """Return True for the lock of a DAGExecutor, False for that of a session."""
+        return self.model["format"] == "ir"
+
+    @property
+    def writer(self) -> str:
+        """Return what writes such a lock, for texts."""
+        return "DAGExecutor.lock()" if self.of_dag else "xpu lock"
+
+    @property
     def engines(self) -> tuple[str, ...]:
         """Return the engines that the lock names, each once."""
         mine = [r.engine for r in self.regions] or [str(self.policy.get("execution", {}).get("engine"))]
@@ -156,8 +166,23 @@ class Lock:
         """Build a lock from ``to_json``'s data. Raises FormatError for other data, and for content that does not match its digest."""
         try:
             return _lock(data)
-        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        except KeyError as error:
+            what = f"is not a lock that this release reads: the field {error} is missing"
+            raise FormatError("lock", what, do=_DO) from error
+        except (TypeError, ValueError, AttributeError, RecursionError) as error:
             raise FormatError("lock", "is not a lock that this release reads", got=error, do=_DO) from error
+
+    @classmethod
+    def read(cls, lock: object) -> tuple[Lock, str]:
+        """Return a lock that a user gave as itself, as its file or as its data, and its name for texts. Raises FormatError."""
+        if isinstance(lock, Lock):
+            return lock, lock.model["name"]
+        if isinstance(lock, str | os.PathLike):
+            return cls.load(lock), Path(lock).name
+        if isinstance(lock, Mapping):
+            return cls.from_json(lock), "mapping"
+        do = "Give a Lock, the path of its file, or its data as a mapping."
+        raise FormatError("lock", "cannot be read from this value", got=repr(lock)[:80], do=do)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the lock atomically. Raises StoreError."""
@@ -273,6 +298,7 @@ def _call_changes(old: LockedCall, new: LockedCall) -> Iterator[LockChange]:
 
 
 def _lock(data: Any) -> Lock:
+    data = _object(data)
     if data["format"] != FORMAT:
         raise ValueError(f"format {str(data['format'])[:40]!r}")
     if data["format_version"] != VERSION:

@@ -19,7 +19,10 @@ and backward. An op without such a kernel runs on PyTorch's own operator, and ``
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..lazy import lazy_names
+from ..plugins.packages import missing_package
 
 __all__ = [
     "Certificate",
@@ -37,7 +40,7 @@ __all__ = [
     "transfer_limits",
 ]
 
-__getattr__, __dir__ = lazy_names(
+_load, __dir__ = lazy_names(
     __name__,
     {
         "Certificate": "xpuruntime.pytorch.certificate",
@@ -55,3 +58,13 @@ __getattr__, __dir__ = lazy_names(
         "transfer_limits": "xpuruntime.pytorch.step_limits",
     },
 )
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name on its first use. Raises UnavailableError without PyTorch."""
+    try:
+        return _load(name)
+    except ModuleNotFoundError as error:
+        if (missing := missing_package(error, f"xpuruntime.pytorch.{name}")) is None:
+            raise
+        raise missing from error

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
+from ..arguments import folder_or_file
 from ..errors import FormatError, InputError
 from ..types import TensorSpec
 from .files import read_regular
@@ -65,7 +66,7 @@ class WeightSource:
         if isinstance(source, Mapping):
             self.arrays = source
         elif source is not None:
-            path = Path(source)
+            path = folder_or_file(who, "the source of weights", source)
             if path.is_dir():
                 self.folder, from_checkpoint = path, [w for w in from_checkpoint if not w.file]
             if from_checkpoint or self.folder is None:

@@ -15,6 +15,7 @@ from ..errors import StoreError
 __all__ = [
     "SETTLED_S",
     "TEMPORARY",
+    "file_error",
     "file_identity",
     "open_regular",
     "read_regular",
@@ -32,7 +33,10 @@ def open_regular(path: str | os.PathLike[str], *, follow: bool = True) -> Binary
     follow: False also refuses a path that is a symbolic link.
     """
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY | (0 if follow else os.O_NOFOLLOW)
-    handle = os.open(path, flags)
+    try:
+        handle = os.open(path, flags)
+    except ValueError as error:  # a NUL character in the path
+        raise OSError(errno.EINVAL, str(error), repr(path)) from error
     try:
         mode = os.fstat(handle).st_mode
         if not stat.S_ISREG(mode):
@@ -107,7 +111,7 @@ def write_atomic(path: str | os.PathLike[str], *parts: bytes | memoryview, priva
         mode = 0o600 if private else 0o666 if existing is None else stat.S_IMODE(existing.st_mode) & 0o777
         _replace(real_path, parts, mode, exact=existing is not None and not private)
     except OSError as error:
-        raise (store_error if private else _file_error)(path, "cannot write", error) from error
+        raise (store_error if private else file_error)(path, "cannot write", error) from error
 
 
 def _facts(path: Path) -> os.stat_result | None:
@@ -170,7 +174,8 @@ def store_error(path: Path, what: str, error: OSError) -> StoreError:
     return StoreError(f"store {path}", what, got=error.strerror or str(error), do=advice)
 
 
-def _file_error(path: Path, what: str, error: OSError) -> StoreError:
+def file_error(path: Path, what: str, error: OSError) -> StoreError:
+    """Return the StoreError for a file that a user named, with advice by its errno."""
     advice = {
         errno.ENOSPC: "Free disk space, or write to another disk.",
         errno.ENXIO: "Start the program that reads the pipe first.",

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 from .. import env
+from ..arguments import folder_or_file
 from ..errors import FormatError, PolicyError, StoreError
 from ..printable import logger
 from .entry_file import (
@@ -471,7 +472,7 @@ def _flock(handle: int, end: float | None, seconds: float | None) -> None:
 
 def _expand(path: str | os.PathLike[str]) -> Path:
     try:
-        return Path(path).expanduser()
+        return folder_or_file("store", "the folder", path).expanduser()
     except RuntimeError as error:  # "~name" of a user that does not exist
         raise StoreError(
             "store", "no such folder", got=repr(str(path)), do="Give a path without '~'."

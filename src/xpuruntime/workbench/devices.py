@@ -8,7 +8,7 @@ from typing import Any
 
 from ..decisions import Reason, Support
 from ..engines import engine_names, lookup
-from ..errors import EngineUnavailable, UnavailableError
+from ..errors import EngineUnavailable, PluginError, UnavailableError
 from ..protocols import DeviceFact
 from ..runtime.device import CpuFacts, CudaReport, LibraryStatus, cpu, cuda, libraries
 
@@ -96,7 +96,8 @@ def engine_report(name: str) -> EngineReport:
     except Exception as error:  # The error of a plug-in is a reason. One of a built-in engine is a bug.
         from ..faults import of_plugin
 
-        failure = error if isinstance(error, EngineUnavailable) else of_plugin(error, f"engine {name!r}")
+        ours = EngineUnavailable | PluginError
+        failure = error if isinstance(error, ours) else of_plugin(error, f"engine {name!r}")
         if failure is None:
             raise
         support = Support.no(Reason.RUN_FAILED, f"{failure.what}: {failure.got}", do=failure.do)

@@ -191,7 +191,8 @@ def _unknown(name: str, specs: Mapping[str, TensorSpec]) -> InputError:
 def _load(name: str, path: Path, specs: Mapping[str, TensorSpec], image: ImageRecipe) -> dict[str, Array]:
     suffix = path.suffix.lower()
     if not path.is_file():
-        raise InputError("inputs", "no such file", got=str(path), do="Check the path.")
+        what = "is a folder or a device, not a file" if path.exists() else "no such file"
+        raise InputError("inputs", what, got=str(path), do="Check the path.")
     if suffix == ".npz" and not name:
         headers = _headers(path)
         for key, header in headers.items():

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..decisions import Reason, Support
 from ..engines import engine_names, lookup
-from ..errors import UnavailableError
+from ..errors import PluginError, UnavailableError
 from ..families import family_of_onnx
 from ..frontends.model_file import open_model
 from ..protocols import Engine, EngineRequest, ModelSource
@@ -104,8 +104,12 @@ def _engine_support(name: str, model: ModelSource, device: DeviceId) -> EngineSu
     if model.format not in plugin.formats:
         text = f"the engine reads {', '.join(plugin.formats)}, not {model.format}"
         return EngineSupport(name, str(device), Support.no(Reason.FORMAT_UNSUPPORTED, text))
-    engine: Engine = plugin.load()
-    return EngineSupport(name, str(device), engine.supports(model, EngineRequest(device)))
+    try:
+        engine: Engine = plugin.load()
+        return EngineSupport(name, str(device), engine.supports(model, EngineRequest(device)))
+    except PluginError as error:
+        text = f"{error.what}: {error.got}"
+        return EngineSupport(name, str(device), Support.no(Reason.BUILD_FAILED, text, do=error.do))
 
 
 def _parameters(model: ModelSource) -> Parameters | None:

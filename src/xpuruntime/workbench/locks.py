@@ -12,8 +12,8 @@ from ..errors import LockError
 from ..inference.session import InferenceSession
 from ..policies import KernelPolicy, Policy
 from ..policies.rule import Rule
+from ..profiler.statistics import paired_ratio
 from ..program.lock import Lock
-from .bench.statistics import paired_ratio
 from .inputs import Inputs
 from .session_options import SessionOptions
 

@@ -17,7 +17,7 @@ __all__ = ["SessionOptions"]
 
 @dataclass(frozen=True, slots=True)
 class SessionOptions:
-    """The keywords of ``InferenceSession``. ``precision`` is required; ``fp16`` is used where the engine supports it."""
+    """The keywords of ``InferenceSession``. ``precision`` is required; ``fp16`` is used where the engine supports it. ``tune_s``: ``tune: {on_build: ...}``."""
 
     engine: str | None = None
     device: str | None = None
@@ -30,11 +30,13 @@ class SessionOptions:
     allow_fallback: tuple[str, ...] = ()
     compile_timeout_s: float | None = None
     run_timeout_s: float | None = None
+    tune_s: float | None = None
     lock: str | os.PathLike[str] | None = None
 
     def on(self, engine: str, **changes: Any) -> SessionOptions:
-        """Return the same options for one engine."""
-        return replace(self, engine=engine, **changes)
+        """Return the same options for one of several engines. One that chooses its kernels itself has no ``tune_s``."""
+        tune_s = self.tune_s if engine in ("", "native") else None
+        return replace(self, engine=engine, tune_s=tune_s, **changes)
 
     def with_device(self) -> SessionOptions:
         """Return the same options, with device cpu if neither the options nor a policy nor the environment names one. Raise PolicyError."""
@@ -52,6 +54,8 @@ class SessionOptions:
         for field in ("precision", "compile_timeout_s", "run_timeout_s"):
             if getattr(self, field) is not None:
                 execution[field] = getattr(self, field)
+        if self.tune_s is not None:
+            execution["tune"] = {"on_build": self.tune_s}
         if self.allow_fallback:
             execution["allow_fallback"] = list(self.allow_fallback)
         return InferenceSession(

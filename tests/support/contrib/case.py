@@ -15,6 +15,11 @@ from xpuruntime.ir import interp
 
 RANDOM = np.random.default_rng(7)
 U8, S8 = np.asarray(121, np.uint8), np.asarray(3, np.int8)
+GPU_ONLY = {
+    "BiasAdd", "BiasDropout", "BiasSoftmax", "BiasSplitGelu", "GemmFastGelu", "GroupNorm", "NhwcConv", "NhwcFusedConv",
+    "QLinearReduceMean", "ReduceSumInteger", "SkipGroupNorm",
+}  # fmt: skip
+"""Ops without a kernel for CPUs (``test_onnx_contrib_defined``)."""
 
 
 def seeded(seed: int) -> None:

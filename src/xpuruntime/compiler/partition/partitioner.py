@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from ...arguments import check_argument, check_names
 from ...decisions import Candidate, Decision, Reason, Support
 from ...errors import DeviceUnavailable, EngineUnavailable
 from ...faults import contained, foreign
@@ -78,6 +79,19 @@ def partition(
     Raises EngineUnavailable (with its decision) if no engine supports a node or a placement is not available, KernelUnavailable if a kernel that a
     rule forces does not exist, PolicyError.
     """
+    if engine is not None:
+        check_argument("partition", "engine", engine, str, "a name", "Give 'native', or 'openvino on npu'.")
+    if others is not None:
+        others = (others,) if isinstance(others, str) else others
+        do = "Give ['onnxruntime', 'openvino']."
+        check_argument("partition", "others", others, list | tuple, "a list of engines", do)
+        for name in others:
+            check_argument("partition", "others", name, str, "a list of engines", do)
+    if place is not None:
+        check_names("partition", "place", place, "engines")
+    if costs is not None:
+        do = "Give {'onnxruntime': {'conv1': 1e-4}}, or Costs."
+        check_argument("partition", "costs", costs, Costs | Mapping, "seconds by engine and node", do)
     supports: Supports | None = _users_function(demands) if callable(demands) else None
     resolved = demanded("partition", {}, None if callable(demands) else demands)
     kernels, execution = resolved.policy.kernel, resolved.policy.execution

@@ -74,4 +74,4 @@ def _word(region: LockedRegion) -> str:
 
 
 def _refused(graph: Graph, what: str, got: object) -> FormatError:
-    return FormatError(f"regions of {graph.name!r}", what, got=got, do="Write the lock again (xpu lock).")
+    return FormatError(f"regions of {graph.name!r}", what, got=got, do="Write the lock again.")

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ...arguments import check_names
 from ...errors import InputError
 from ...ir.shapes.bounds import Bounds, check_bounds
 from ...protocols import Array
@@ -106,6 +107,7 @@ class Feeds:
             check_bounds(self.who, self._inputs, self._bounds, {n: a.shape for n, a in feeds.items()})
 
     def _check_names(self, inputs: Mapping[str, Any]) -> None:
+        check_names(self.who, "inputs", inputs, "arrays")
         for name in inputs:
             if name not in self._specs:
                 near = difflib.get_close_matches(str(name), self._names, n=1)

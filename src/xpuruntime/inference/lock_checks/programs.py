@@ -25,7 +25,6 @@ __all__ = [
 ]
 
 _SHOWN = 4  # changes in an error's text
-_DO = "Write the lock again (xpu lock), restore what changed, or run without the lock."
 _ALGORITHM = re.compile(r"cublasLtMatmul algorithm (\d+)\b")
 _ENGINE = re.compile(r"cudnnBackendExecute engine (\d+)\b")
 
@@ -133,9 +132,10 @@ def program_changes(
     return "names another program than the one that was made", changes_between(locked, here)
 
 
-def mismatch(lock: str, model: str, what: str, changes: tuple[LockChange, ...]) -> LockError:
+def mismatch(lock: Lock, name: str, model: str, what: str, changes: tuple[LockChange, ...]) -> LockError:
     """Return the error of a lock, by its name, that does not fit a model. It names what changed, with old and new values."""
-    return LockError(f"lock {lock}, model {model}", what, got=changes_text(changes), do=_DO, changes=changes)
+    do = f"Write the lock again ({lock.writer}), restore what changed, or run without the lock."
+    return LockError(f"lock {name}, model {model}", what, got=changes_text(changes), do=do, changes=changes)
 
 
 def bucket_text(shapes: Mapping[str, int]) -> str:

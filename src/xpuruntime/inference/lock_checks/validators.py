@@ -9,7 +9,7 @@ import numpy as np
 
 from ... import __version__
 from ...engines import lookup
-from ...errors import EngineUnavailable, LockChange
+from ...errors import EngineUnavailable, LockChange, PluginError
 from ...frontends.torch.opaque import torch_version
 from ...program.lock import Lock
 from ...protocols import EngineRequest, ModelSource
@@ -66,8 +66,11 @@ def _engine_facts(engine: str, request: EngineRequest) -> dict[str, str]:
     installed = plugin.installed()
     if not installed:
         return {engine: f"not available: {installed.reason}"}
-    module = plugin.load()
-    facts = {engine: str(module.version())}
+    try:
+        module = plugin.load()
+        facts = {engine: str(module.version())}
+    except PluginError as error:
+        return {engine: f"not available: {error.what}"}
     facts |= {f"{engine}.{name}": str(value) for name, value in module.fingerprint(request).items()}
     if not plugin.chooses_kernels:
         facts["processor"] = cpu().model

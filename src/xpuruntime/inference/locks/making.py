@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from ...compiler.times import KernelTimes
 from ...errors import LockError
 from ...policies import Policy
 from ...program.lock import Lock, LockedProgram, LockedRegion, locked_program, plan_digest
@@ -19,6 +20,7 @@ from ..native.executable import NativeExecutable
 from ..partitioned.mixed import MixedExecutable, native_request
 from ..selection.candidate import LoadedEngine
 from ..selection.request import SessionRequest
+from ..tuning.on_build import record_of
 from .opening import bucket_of, lockable
 
 __all__ = ["lock_of"]
@@ -115,12 +117,25 @@ def _kernel_times(
     executable: Executable, request: SessionRequest, engine_request: EngineRequest
 ) -> dict[str, str]:
     """Return the file of measured times that the session's kernels were chosen by, with its digest and facts; empty without one."""
+    if isinstance(executable, NativeExecutable) and (measured := _measured_times(executable)):
+        return measured
     options = request.execution.options_for("native")
     ours = NativeExecutable | MixedExecutable
     if not isinstance(executable, ours) or TIMES not in options:
         return {}
     times = times_of(replace(engine_request, options=options))
     return {**times.facts, "file": options[TIMES], "digest": times.digest, "target": times.target}
+
+
+def _measured_times(executable: NativeExecutable) -> dict[str, str]:
+    """Return device, digest and target of what was measured when the session's programs were built; empty without ``tune``."""
+    records = [r for e, _ in executable.executors() if (r := record_of(e.program)) is not None]
+    measured = [KernelTimes.load(r["times"]) for r in records]
+    if not measured:
+        return {}
+    digest = "+".join(dict.fromkeys(t.digest for t in measured if t.digest))
+    file = f"tune: on_build {records[0]['on_build']:g} s"
+    return {**measured[0].facts, "file": file, "digest": digest, "target": measured[0].target}
 
 
 def _without_times(options: Mapping[str, Mapping[str, str | int | float]] | None) -> Any:
@@ -157,6 +172,7 @@ def _pinned_policy(request: SessionRequest, loaded: LoadedEngine) -> Policy:
         precision=request.execution.precision if loaded.candidate.precision is not None else "model",
         allow_fallback=(),
         self_check="off",
+        tune=None,
         engine_options=_without_times(request.execution.engine_options),
     )
     return Policy(kernel=request.policy.kernel, execution=execution)
@@ -169,7 +185,9 @@ def _programs(model: ModelSource, executable: NativeExecutable, who: str) -> Ite
         if model.format == "program":
             yield locked_program(executor.program, executor.plan, shapes, implementations, {})
             continue
-        program, kernels = recorded(model, request, shapes)
+        record = record_of(executor.program)
+        times = None if record is None else KernelTimes.load(record["times"])
+        program, kernels = recorded(model, request, shapes, times)
         check_same(who, executor, program, shapes, implementations)
         kernels = with_algorithms(kernels, executor, implementations)
         again = compiled(model, replace(request, locked=kernels), shapes)

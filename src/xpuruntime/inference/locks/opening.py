@@ -6,7 +6,6 @@ import functools
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from ...decisions import Candidate, Decision, Reason
@@ -80,7 +79,7 @@ class OpenLock:
         """Return the validators that failed if the lock declares a fallback. Raises LockError otherwise."""
         from ..lock_checks.validators import changed_validators, facts_request
 
-        if self.lock.model["format"] == "ir":
+        if self.lock.of_dag:
             do = "Open it with DAGExecutor(graph, lock=...), or write one with InferenceSession.lock() or xpu lock."
             raise LockError(f"lock {self.name}", "is of a DAGExecutor, and not of a session", do=do)
         changes = changed_validators(self.lock, model, facts_request(request))
@@ -90,7 +89,7 @@ class OpenLock:
 
     def error(self, model: ModelSource, what: str, changes: tuple[LockChange, ...]) -> LockError:
         """Return the error that names what changed, with old and new values."""
-        return mismatch(self.name, model.name, what, changes)
+        return mismatch(self.lock, self.name, model.name, what, changes)
 
     def confirm(self, model: ModelSource, plan: Plan, executable: Executable) -> Decision:
         """Compare plan and programs with the lock's. Programs of open shapes are compared before their first run. Raises LockError."""
@@ -169,8 +168,4 @@ def open_lock(
             got=", ".join(named),
             do="Drop them, or run without the lock.",
         )
-    if isinstance(lock, Lock):
-        return OpenLock(lock, lock.model["name"])
-    if isinstance(lock, str | os.PathLike):
-        return OpenLock(Lock.load(lock), Path(lock).name)
-    return OpenLock(Lock.from_json(lock), "mapping")
+    return OpenLock(*Lock.read(lock))

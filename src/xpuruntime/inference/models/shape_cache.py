@@ -9,6 +9,7 @@ from typing import Any
 from ...errors import BuildTimeout, StoreError
 from ...printable import logger
 from ...storage.store import Store, digest
+from ..tuning.ledger import note_measured, why_anew
 
 __all__ = ["KeptShapes"]
 
@@ -43,6 +44,11 @@ class KeptShapes:
             self._store.put("artifact", self._all(shapes), blob)
         except StoreError as error:
             _log.warning("%s The model runs; the next start builds these shapes again.", error)
+        note_measured(self._store, self._all(shapes))
+
+    def why_anew(self, shapes: Mapping[str, int]) -> str:
+        """Return why the kernels of an absent artifact are measured although they were before; empty for a first measurement."""
+        return why_anew(self._store, self._all(shapes))
 
     def _all(self, shapes: Mapping[str, int]) -> dict[str, Any]:
         return self._ingredients | {"shapes": {name: int(size) for name, size in sorted(shapes.items())}}

@@ -24,6 +24,7 @@ from ...runtime.execution.demands import broken_rule
 from ...targets import DeviceId
 from ...types import DType
 from ..models.programs import buckets_of
+from ..tuning.on_build import TunedSubject, tuned_program
 from .devices import devices, version
 from .executable import NativeExecutable
 from .explained_program import PlannedProgram
@@ -112,6 +113,9 @@ def takes_options(request: EngineRequest) -> Support:
         if wrong or not _left_out(request):
             why = f"{WITHOUT_PASSES} must name passes, separated by commas, got {', '.join(wrong) or 'none'}"
             return Support.no(Reason.OPTION_UNKNOWN, why, do=f"The passes are {', '.join(names)}.")
+    if TIMES in request.options and request.tune is not None:
+        why = f"{TIMES} and tune exclude each other: the file has what was measured"
+        return Support.no(Reason.OPTION_UNKNOWN, why, do="Drop one of the two.")
     try:
         times_of(request)
     except FormatError as error:
@@ -133,6 +137,9 @@ def _settled(model: ModelSource, request: EngineRequest) -> Support:
         if option in request.options:
             why = f"{option} has no effect on a program that is compiled already"
             return Support.no(Reason.OPTION_UNKNOWN, why, do=f"Give it to compile({argument}=) instead.")
+    if request.tune is not None:
+        why = "tune has no effect on a program that is compiled already: its kernels are fixed"
+        return Support.no(Reason.OPTION_UNKNOWN, why, do="Open the model that it was compiled from.")
     plans = [p for e in program.entries for p in e.plans if p.target.partition(":")[0] == request.device.kind]
     if broken := broken_rule(program, plans, kernel_policy(request)):
         return Support.no(
@@ -191,6 +198,8 @@ def fingerprint(request: EngineRequest) -> dict[str, str]:
             facts["user_kernels"] = json.dumps(users, sort_keys=True)
     if TIMES in request.options and request.locked is None:
         facts[TIMES] = times_of(request).digest
+    if request.tune is not None and request.locked is None:
+        facts["tune"] = json.dumps(machine_facts(request.device), sort_keys=True)
     return facts
 
 
@@ -280,10 +289,13 @@ def compiled(model: ModelSource, request: EngineRequest, shapes: Mapping[str, in
 
 
 def recorded(
-    model: ModelSource, request: EngineRequest, shapes: Mapping[str, int]
+    model: ModelSource, request: EngineRequest, shapes: Mapping[str, int], times: KernelTimes | None = None
 ) -> tuple[CompiledProgram, dict[str, str]]:
-    """Compile as ``compiled``. Return the program and the kernel of each call, for a lock. Raises BuildError."""
-    program, lock = recorded_lock(model, request, shapes)
+    """Compile as ``compiled``, with the times that a program was measured with. Return the program and the kernel of each call, for a lock.
+
+    Raises BuildError.
+    """
+    program, lock = recorded_lock(model, request, shapes, times=times)
     return program, dict(lock.kernels)
 
 
@@ -292,20 +304,38 @@ def recorded_lock(
     request: EngineRequest,
     shapes: Mapping[str, int],
     kernels: Mapping[str, str] | None = None,
+    times: KernelTimes | None = None,
 ) -> tuple[CompiledProgram, KernelLock]:
-    """Compile as ``compiled`` with the given kernels, or record the choices. Return the program and its ``KernelLock``. Raises BuildError."""
+    """Compile as ``compiled`` with the given kernels, or record the choices. Return the program and its ``KernelLock``. Raises BuildError.
+
+    times: decide instead of those of the option ``kernel_times``. Nothing is measured.
+    """
     from ...compiler.locked import KernelLock
 
     lock = KernelLock(kernels)
-    return _compiled(model, replace(request, locked=None), shapes, lock), lock
+    return _compiled(model, replace(request, locked=None), shapes, lock, times), lock
 
 
 def _compiled(
-    model: ModelSource, request: EngineRequest, shapes: Mapping[str, int], lock: KernelLock | None
+    model: ModelSource,
+    request: EngineRequest,
+    shapes: Mapping[str, int],
+    lock: KernelLock | None,
+    times: KernelTimes | None = None,
 ) -> CompiledProgram:
     try:
         source = sized_model(model, shapes)
-        return compiled_graph(source.graph, request, lock, shapes, source.weights)
+        if request.tune is None or lock is not None:
+            return compiled_graph(source.graph, request, lock, shapes, source.weights, times)
+        subject = TunedSubject(
+            model.name, source.weights, request.device, request.threads, machine_facts(request.device),
+            invariant=kernel_policy(request).demands_batch_invariance(),
+        )  # fmt: skip
+
+        def compile_timed(record: KernelLock | None, times: KernelTimes | None) -> CompiledProgram:
+            return compiled_graph(source.graph, request, record, shapes, source.weights, times)
+
+        return tuned_program(compile_timed, subject, request.tune)
     except (BuildError, LockError):
         raise
     except XpuError as error:
@@ -320,8 +350,12 @@ def compiled_graph(
     lock: KernelLock | None,
     shapes: Mapping[str, int] | Sequence[Mapping[str, int]] = (),
     weights: Mapping[str, Any] | None = None,
+    times: KernelTimes | None = None,
 ) -> CompiledProgram:
-    """Compile the graph of a model or of one region as the request demands. Raises the errors of ``compile``."""
+    """Compile the graph of a model or of one region as the request demands. Raises the errors of ``compile``.
+
+    times: measured times instead of those of the option ``kernel_times``.
+    """
     from ...compiler import compile as compile_graph
     from ...compiler.resolve import resolve_target
     from ...policies import ExecutionPolicy, Policy, Resolved
@@ -339,7 +373,7 @@ def compiled_graph(
         shapes=shapes,
         passes=[f"-{name}" for name in _left_out(request)] or None,
         weights=weights,
-        times=times_of(request) if lock is None or lock.recording else None,
+        times=times or times_of(request) if lock is None or lock.recording else None,
         lock=lock,
     )
 

@@ -298,7 +298,7 @@ class NativeExecutable(
                     arenas=self._memory.arenas,
                 )
             except KernelRefused as refused:
-                program, entry = self._programs.find_without(shapes, refused)
+                program, entry = self._programs.find_without(shapes, refused, program)
                 for call in refused.calls:
                     self._declined[sentence(call)] = None
                     if shapes:  # during a run; the session reports those found at opening itself

@@ -13,6 +13,7 @@ from ...printable import logger
 from ...program.program import CompiledProgram
 from ...protocols import EngineRequest, ModelSource, ShapeStore
 from ...types import TensorSpec
+from ..tuning.on_build import record_of
 from .library_refusals import kernel_policy, without
 from .model import is_settled, native_model, sized_model
 
@@ -42,8 +43,10 @@ class Programs(Protocol):
         """Return the program for inputs of these shapes. Raises BuildError, InputError."""
         ...
 
-    def find_without(self, shapes: Mapping[str, tuple[int, ...]], refused: KernelRefused) -> Found:
-        """Return a program without the calls that libraries declined. Raises ``refused`` if they are forced or have no alternative."""
+    def find_without(
+        self, shapes: Mapping[str, tuple[int, ...]], refused: KernelRefused, program: CompiledProgram
+    ) -> Found:
+        """Return ``program`` without the calls that libraries declined. Raises ``refused`` if they are forced or have no alternative."""
         ...
 
     def note(self) -> str:
@@ -113,14 +116,19 @@ class Compiled:
                 else:
                     self.stored += 1
                     return program, ""
-            program = self._compile_for(self._request, symbols)
+            request = self._request
+            if request.tune is not None:
+                request = replace(request, tune=replace(request.tune, anew=self._kept.why_anew(symbols)))
+            program = self._compile_for(request, symbols)
             self.compiled += 1
             self._kept.put(symbols, program.to_bytes())
             return program, ""
 
-    def find_without(self, shapes: Mapping[str, tuple[int, ...]], refused: KernelRefused) -> Found:
+    def find_without(
+        self, shapes: Mapping[str, tuple[int, ...]], refused: KernelRefused, program: CompiledProgram
+    ) -> Found:
         """Recompile these shapes (none: a model with static shapes) and all later ones without the declined calls. The result is not stored, because it
-        depends on the libraries of this machine.
+        depends on the libraries of this machine. Kernels that were measured for ``program`` are not measured again.
         """
         policy = without(kernel_policy(self._request), refused.calls)
         request = replace(self._request, kernels=policy)
@@ -128,7 +136,8 @@ class Compiled:
             raise refused  # a forced kernel would be declined again
         symbols = bind(native_model(self._model).graph.input_specs, shapes) if shapes else {}
         try:
-            program = self._compile_for(request, symbols)
+            measured = None if request.tune is None else replace(request.tune, record=record_of(program))
+            program = self._compile_for(replace(request, tune=measured), symbols)
         except XpuError as error:
             raise refused from error
         self.compiled += 1
@@ -169,7 +178,9 @@ class Given:
             do=f"It has {'; '.join(f'{n}: {_shapes(self._program.entry(n).inputs)}' for n in self._entries)}.",
         )
 
-    def find_without(self, shapes: Mapping[str, tuple[int, ...]], refused: KernelRefused) -> Found:
+    def find_without(
+        self, shapes: Mapping[str, tuple[int, ...]], refused: KernelRefused, program: CompiledProgram
+    ) -> Found:
         """Raise ``refused``: the program cannot be recompiled."""
         raise refused
 

@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ...arguments import check_count
 from ...errors import InputError
 from ...policies import with_policy as use
 from .calls import CAPACITY, call, clear, counters
@@ -83,13 +84,13 @@ def layer_norm(
     weight: Any = None,
     bias: Any = None,
     *,
-    normalized_shape: Sequence[int] | None = None,
+    normalized_shape: Sequence[int] | int | None = None,
     eps: float = 1e-5,
     out: Any = None,
     policy: Any = None,
 ) -> Any:
     """Return ``(x - mean) / sqrt(variance + eps) * weight + bias`` over the last dims: ``normalized_shape``, else the weight's, else one."""
-    dims = None if normalized_shape is None else tuple(normalized_shape)
+    dims = _dims("layer_norm", normalized_shape)
     return call("layer_norm", (dims, eps), (x, weight, bias), out, policy)
 
 
@@ -97,13 +98,13 @@ def rms_norm(
     x: Any,
     weight: Any = None,
     *,
-    normalized_shape: Sequence[int] | None = None,
+    normalized_shape: Sequence[int] | int | None = None,
     eps: float = 1e-6,
     out: Any = None,
     policy: Any = None,
 ) -> Any:
     """Return ``x / sqrt(mean(x * x) + eps) * weight`` over the last dims, as in ``layer_norm``."""
-    dims = None if normalized_shape is None else tuple(normalized_shape)
+    dims = _dims("rms_norm", normalized_shape)
     return call("rms_norm", (dims, eps), (x, weight), out, policy)
 
 
@@ -153,3 +154,13 @@ def _pair(value: int | Sequence[int]) -> tuple[int, ...]:
         return (value, value) if isinstance(value, int) else tuple(value)
     except TypeError as error:
         raise InputError("ops.conv2d", "takes one number or two", got=type(value).__name__) from error
+
+
+def _dims(op: str, shape: Sequence[int] | int | None) -> tuple[int, ...] | None:
+    """Return the last dims that a norm reduces. As in PyTorch, one number is one dim. Raises InputError."""
+    if shape is None:
+        return None
+    dims = shape if isinstance(shape, list | tuple) else (shape,)
+    for size in dims:
+        check_count(f"ops.{op}", "normalized_shape", size)
+    return tuple(dims)

@@ -50,6 +50,9 @@ def clear() -> None:
 
 def call(op: str, attributes: tuple[Any, ...], operands: tuple[Any, ...], out: Any, policy: Any) -> Any:
     """Return the result of an op. Raises as the functions of this package document."""
+    if not isinstance(op, str) or op not in _NUMBERS:
+        do = "Ops are listed in docs/reference/ops.md."
+        raise InputError("ops.call", "no op of that name", got=repr(op)[:80], do=do)
     request = current_policy() if policy is None else asked_policy(policy)
     try:
         result = _run(_NUMBERS[op], request, attributes, operands, out)

@@ -22,7 +22,7 @@ class OpRequest:
     @staticmethod
     def checked(op: str) -> str:
         """Return the op's name. Raises InputError."""
-        if op in ROWS:
+        if isinstance(op, str) and op in ROWS:
             return op
         near = difflib.get_close_matches(str(op), ROWS, n=1)
         do = (f"Did you mean {near[0]!r}? " if near else "") + f"Ops are {', '.join(ROWS)}."

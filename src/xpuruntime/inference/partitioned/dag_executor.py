@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from ...arguments import check_argument, check_names
 from ...compiler import compile as compile_graph
 from ...compiler.locked import KernelLock
 from ...compiler.partition.partitioner import PartitionPlan
@@ -46,7 +47,7 @@ from ...runtime.memory.buffer import DeviceBuffer
 from ...storage.store import Store
 from ...types import TensorSpec
 from ..execution.inputs import Feeds, on_a_device
-from ..selection.request import SessionRequest, thread_count
+from ..selection.request import SessionRequest, positive_count, thread_count
 from .dag_lock import DagLock, lock_of_dag, opened_lock
 from .dag_policy import backend_for, native_demands, region_backends, request_of, settled_demands
 from .dag_run import DagRun, Timer, Watch
@@ -95,6 +96,8 @@ class DAGExecutor:
         policy: Any = None,
         lock: Lock | Mapping[str, Any] | str | os.PathLike[str] | None = None,
     ) -> None:
+        _check_kinds(plan, compile_fn=compile_fn, original=original, store=store, request=request)
+        parallel = None if parallel is None else positive_count(parallel, "parallel", "DAGExecutor")
         choosing = {"compile_fn": compile_fn, "threads": threads, "request": request, "policy": policy}
         opened = opened_lock(plan, lock, original, choosing)
         self.locked = opened if isinstance(opened, DagLock) else None
@@ -241,9 +244,11 @@ class DAGExecutor:
         """Return outputs in the graph's order for checked arrays. ``stopped`` is called before each region; True ends the run with a
         RunError.
         """
+        check_names(self._who, "feeds", feeds, "arrays")
         return list(self._run(dict(feeds), None, stopped).values())
 
     def _execute(self, inputs: Mapping[str, Any], watch: Watch | None) -> dict[str, Any]:
+        check_names(self._who, "inputs", inputs, "arrays")
         if self._io is not None and (
             any(isinstance(v, DeviceBuffer) for v in inputs.values()) or on_a_device(inputs)
         ):
@@ -386,6 +391,7 @@ class DAGExecutor:
         """Return seconds of each region in one run on checked arrays, transfers included. ``clock`` returns nanoseconds.
         Raises RunError.
         """
+        check_names(self._who, "feeds", feeds, "arrays")
         timer = Timer(clock)
         self._run(dict(feeds), None, None, timer)
         return {self._regions[i].region.id: t for i, t in timer.seconds.items()}
@@ -421,3 +427,23 @@ def _target(backend: RuntimeBackend) -> str:
     if backend.kind == "cuda":
         return str(backend.device)
     return backend.target if isinstance(backend, HasTarget) else "cpu"
+
+
+_KINDS: Mapping[str, tuple[Any, str, str]] = {
+    "compile_fn": (Callable, "a function", "Give a function of a Graph that returns a CompiledProgram."),
+    "original": (ModelSource, "an opened model", "Give xpuruntime.frontends.model_file.open_model(path)."),
+    "store": (Store, "a store", "Give xpuruntime.storage.store.Store(folder)."),
+    "request": (SessionRequest, "a SessionRequest", "Give policy= instead."),
+}
+"""Arguments that are None or of one kind: the kind, in words, and what to give."""
+
+
+def _check_kinds(plan: object, **arguments: object) -> None:
+    """Raise InputError for a plan or an argument of another kind, such as a path."""
+    do = "Give a graph: import_onnx(...), and its plan: partition(graph)."
+    words = "a PartitionPlan, or a Graph with a lock"
+    check_argument("DAGExecutor", "plan", plan, PartitionPlan | Graph, words, do)
+    for name, value in arguments.items():
+        kind, words, do = _KINDS[name]
+        if value is not None:
+            check_argument("DAGExecutor", name, value, kind, words, f"{do} Or leave {name} out.")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...compiler.locked import KernelLock
@@ -30,6 +29,8 @@ if TYPE_CHECKING:
 
 __all__ = ["DagLock", "lock_of_dag", "opened_lock"]
 
+DAG_REMEDY = "Run these shapes before DAGExecutor.lock(), or run without the lock."
+
 _log = logger("xpuruntime.session")
 
 
@@ -48,13 +49,13 @@ class DagLock:
 
     def kernels(self, region: str) -> KernelLock:
         """Return the kernels of a region for one compilation."""
-        return KernelLock(self.lock.kernels_of(region))
+        return KernelLock(self.lock.kernels_of(region), DAG_REMEDY)
 
     def check_program(self, region: str, executor: Executor, shapes: Mapping[str, int]) -> None:
         """Compare a region's program with its record. Raise LockError."""
         what, changes = program_changes(self.lock, executor, shapes, region)
         if changes:
-            raise mismatch(self.name, self.plan.graph.name, what, changes)
+            raise mismatch(self.lock, self.name, self.plan.graph.name, what, changes)
 
     def check_plan(self, dag: DAGExecutor) -> None:
         """Compare the plan that runs with the lock's. Raise LockError."""
@@ -68,7 +69,7 @@ class DagLock:
             ]
             changes.append(("digest of the plan", self.lock.plan, here))
             what = "names another plan than the one that was made"
-            raise mismatch(self.name, self.plan.graph.name, what, tuple(changes))
+            raise mismatch(self.lock, self.name, self.plan.graph.name, what, tuple(changes))
 
 
 def opened_lock(
@@ -93,11 +94,11 @@ def opened_lock(
         do = "Drop them, or run without the lock."
         text = "a lock decides everything that these arguments choose"
         raise PolicyError("DAGExecutor", text, got=", ".join(named), do=do)
-    read, name = _read(lock)
+    read, name = Lock.read(lock)
     graph = plan if isinstance(plan, Graph) else plan.graph
-    if not read.regions:
+    if not read.of_dag:
         do = "Open it with InferenceSession(model, lock=...), or write one with DAGExecutor.lock()."
-        raise LockError(f"lock {name}", "is of a session on one engine, and not of a DAGExecutor", do=do)
+        raise LockError(f"lock {name}", "is of a session, and not of a DAGExecutor", do=do)
     here = {"model": graph.digest}
     if read.validators.get("model") == graph.digest:
         here = _facts(graph, original, read.regions, read.threads, _policy(read, name).kernel)
@@ -107,10 +108,10 @@ def opened_lock(
         return plan
     if changes:
         text = "does not fit: something changed since it was written"
-        raise mismatch(name, graph.name, text, changes)
+        raise mismatch(read, name, graph.name, text, changes)
     ours = replayed(graph, read.regions, {})
     if isinstance(plan, PartitionPlan) and (moved := _moved(plan, ours)):
-        raise mismatch(name, graph.name, "has other regions than the plan", moved)
+        raise mismatch(read, name, graph.name, "has other regions than the plan", moved)
     return DagLock(read, name, replace(ours, demands=Resolved(_policy(read, name), {})))
 
 
@@ -187,14 +188,6 @@ def lock_of_dag(dag: DAGExecutor, on_mismatch: str = "error") -> Lock:
         version=facts["xpuruntime"],
         regions=regions,
     )
-
-
-def _read(lock: Lock | Mapping[str, Any] | str | os.PathLike[str]) -> tuple[Lock, str]:
-    if isinstance(lock, Lock):
-        return lock, lock.model["name"]
-    if isinstance(lock, str | os.PathLike):
-        return Lock.load(lock), Path(lock).name
-    return Lock.from_json(lock), "mapping"
 
 
 def _policy(lock: Lock, name: str) -> Policy:

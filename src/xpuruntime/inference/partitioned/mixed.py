@@ -206,6 +206,10 @@ def mixed_of(
         text = f"native regions of a model that uses {gpu} run on GPUs, and node {host!r} is placed on native on the cpu"
         do = f"Place it on 'native on {gpu}', or on a vendor engine on the cpu."
         return Candidate(name, Reason.DEVICE_MISMATCH, text, do)
+    if request.tune is not None:
+        text = "tune measures the kernels of a model on the native engine alone, and this one has several regions"
+        do = "Drop tune, or measure the placements: xpu tune --regions."
+        return Candidate(name, Reason.OPTION_UNKNOWN, text, do)
     if not (answer := takes_options(native_request(request, first.device))):
         return Candidate.rejected(name, answer)
 

@@ -108,6 +108,7 @@ def _record_key(
         "kernels": kernels_key(request.kernels),
         "processor": cpu().model,
         "inputs": digest_of(request.examples),
+        **({} if request.tune is None else {"tune": request.tune.seconds}),
     }
 
 

@@ -23,6 +23,7 @@ from ...errors import (
     OutOfMemory,
     PluginError,
     StoreError,
+    UnavailableError,
     XpuError,
 )
 from ...faults import contained
@@ -46,6 +47,7 @@ from ..execution.contexts import DEADLINES
 from ..models.modules import as_onnx
 from ..models.shape_cache import KeptShapes
 from ..self_check import ADVICE, Verdict, checked_on_opening
+from ..tuning.ledger import note_measured, why_anew
 from .integers import in_integers
 from .request import SessionRequest, kernels_key
 from .vendor_options import met_by_options
@@ -120,6 +122,10 @@ def attempt(model: ModelSource, candidate: EngineCandidate, store: Store) -> Loa
     except InternalError as error:
         facts = {"parts": list(error.parts), "reproduction": error.folder}
         return Candidate(candidate.name, Reason.INTERNAL_ERROR, error.what, error.do, facts=facts)
+    except UnavailableError as error:
+        if not isinstance(error.__cause__, ModuleNotFoundError):  # not of a package that is not installed
+            raise
+        return Candidate(candidate.name, Reason.NOT_INSTALLED, error.what, error.do)
     except (OutOfMemory, PluginError) as error:
         return Candidate(candidate.name, Reason.BUILD_FAILED, _what_and_got(error), error.do)
 
@@ -139,6 +145,13 @@ def _attempt(model: ModelSource, candidate: EngineCandidate, store: Store) -> Lo
     ) as error:  # the model cannot be written as ONNX, or the package that writes it is missing
         why = f"{error.who} {error.what}" + (f": {error.got}" if error.got else "")
         return Candidate(candidate.name, Reason.FORMAT_UNSUPPORTED, why, error.do)
+    if (
+        candidate.request.tune is not None
+        and not plugin.chooses_kernels
+        and candidate.request.engine == plugin.name
+    ):
+        why = f"tune measures the kernels of the native engine, and {plugin.name} chooses its own"
+        return Candidate(candidate.name, Reason.OPTION_UNKNOWN, why, "Drop tune, or name engine='native'.")
     kernels, options = candidate.request.kernels, candidate.options
     met: dict[str, tuple[str, str]] = {}
     if not plugin.chooses_kernels:
@@ -221,6 +234,7 @@ def _engine_request(
         session.optimization,
         kernels,
         session.locked if kernels_are_ours else None,
+        session.tune if kernels_are_ours else None,
     )
     if precision is not None or session.permit in (None, model.precision):
         return request, Support.yes()
@@ -255,10 +269,13 @@ def _obtain(
                 raise
             except Exception as error:  # its checksum is right, but the engine refuses it
                 store.forget("artifact", key, f"is refused by {name}; got {type(error).__name__}: {error}")
+        asked = request
+        if request.tune is not None:
+            asked = replace(request, tune=replace(request.tune, anew=why_anew(store, ingredients)))
         if seconds is None or not plugin.compiles_in_build:
-            artifact = engine.build(model, request)
+            artifact = engine.build(model, asked)
         else:
-            artifact = build_within(plugin.entry, model, request, seconds)
+            artifact = build_within(plugin.entry, model, asked, seconds)
         built = time.perf_counter()
         if artifact.cacheable:
             _keep(store, ingredients, artifact)
@@ -275,18 +292,23 @@ def _obtain(
 def artifact_key(name: str, engine: Engine, model: ModelSource, request: EngineRequest) -> dict[str, Any]:
     """Return everything that decides an engine's artifact. Nothing else may change the artifact."""
     lock = {} if request.locked is None else {"locked": digest(dict(request.locked))}
-    return lock | {
-        "xpuruntime": __version__,
-        "engine": name,
-        "fingerprint": engine.fingerprint(request),
-        "model": model.digest,
-        "device": str(request.device),
-        "precision": request.precision,
-        "threads": request.threads,
-        "options": dict(request.options),
-        "optimization": request.optimization,
-        "kernels": kernels_key(request.kernels),
-    }
+    tune = {} if request.tune is None else {"tune": request.tune.seconds}
+    return (
+        lock
+        | tune
+        | {
+            "xpuruntime": __version__,
+            "engine": name,
+            "fingerprint": engine.fingerprint(request),
+            "model": model.digest,
+            "device": str(request.device),
+            "precision": request.precision,
+            "threads": request.threads,
+            "options": dict(request.options),
+            "optimization": request.optimization,
+            "kernels": kernels_key(request.kernels),
+        }
+    )
 
 
 @contextlib.contextmanager
@@ -345,6 +367,7 @@ def _keep(store: Store, ingredients: dict[str, Any], artifact: Artifact) -> None
         store.put("artifact", ingredients, _pack(artifact))
     except StoreError as error:  # a full disk must not stop a model that is already built
         _log.warning("%s The model runs; the next start builds it again.", error)
+    note_measured(store, ingredients)
 
 
 def _pack(artifact: Artifact) -> bytes:

@@ -13,13 +13,26 @@ from ...errors import PolicyError
 from ...policies import ExecutionPolicy, KernelPolicy, Policy, Resolved, effective_policy, load_policy
 from ...policies.files.load import PolicyLike
 from ...program.lock import Lock
-from ...protocols import Array
+from ...protocols import Array, TuneRequest
 from ...runtime.device import cpu
 from ...targets import DeviceId
 from ...types import DType
 from ..self_check import SelfCheck
 
-__all__ = ["SessionRequest", "demanded_fields", "half", "kernels_key", "session_request", "thread_count"]
+__all__ = [
+    "MAX_THREADS",
+    "SessionRequest",
+    "demanded_fields",
+    "half",
+    "kernels_key",
+    "positive_count",
+    "session_request",
+    "thread_count",
+]
+
+
+MAX_THREADS = 4096
+"""The most CPU threads that a session may have: more exhaust a process instead of using its cores."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,6 +95,13 @@ class SessionRequest:
         """Return the level of optimization; by default 3, the highest."""
         level = self.execution.optimization_level
         return 3 if level is None else level
+
+    @property
+    def tune(self) -> TuneRequest | None:
+        """Return the measurement of kernels when a program is built; None without one, and under a lock, which names them."""
+        tune = self.execution.tune  # its normal form is a mapping
+        seconds = tune.get("on_build", 0.0) if isinstance(tune, Mapping) else 0.0
+        return TuneRequest(seconds) if seconds and self.lock is None else None
 
     @property
     def caching(self) -> bool:
@@ -209,12 +229,27 @@ def _check_fp16(fp16: bool, precision: str | None) -> None:
         )
 
 
+def positive_count(value: object, name: str, who: str) -> int:
+    """Return an argument that counts something from 1. Raises PolicyError for another value."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise PolicyError(
+            who, f"{name} must be a positive integer", got=repr(value)[:80], do="Give 1 or more."
+        )
+    return value
+
+
 def thread_count(threads: int | None, who: str = "session") -> int:
     """Return the number of CPU threads: the argument, else XPU_NUM_THREADS, else every usable core. Raises PolicyError."""
-    if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
-        raise PolicyError(who, "threads must be a positive integer", got=repr(threads), do="Give 1 or more.")
-    return threads or env.get_int("XPU_NUM_THREADS") or cpu().usable_cores
+    if threads is not None:
+        count = positive_count(threads, "threads", who)
+    else:
+        count = env.get_int("XPU_NUM_THREADS") or cpu().usable_cores
+    if count > MAX_THREADS:
+        do = f"Give at most {MAX_THREADS}; this machine has {cpu().usable_cores} usable cores."
+        raise PolicyError(who, "threads are too many", got=str(count)[:40], do=do)
+    return count
 
 
 def _plain(value: Any) -> Any:
-    return dict(value) if isinstance(value, Mapping) else value
+    """Return a value whose text has no classes of mappings."""
+    return {k: _plain(v) for k, v in value.items()} if isinstance(value, Mapping) else value

@@ -8,7 +8,7 @@ from typing import Any
 from ...storage.blocks import BLOCK_FORMATS
 from ...types import DimLike, DType, TensorSpec
 from ..schema import Mismatch, OpCall, OpEntry, Operand, op
-from ._shapes import broadcast, like
+from ._shapes import broadcast, like, same
 from .conv import CONV_ATTRS, conv_shape
 from .matmul import ACTIVATIONS, matmul_shape
 
@@ -28,6 +28,8 @@ def _scale(c: OpCall, x: TensorSpec) -> None:
         raise Mismatch("scale and zero point must have one shape", f"{scale} and {zero}")
     if c["block_size"] and scale.rank != x.rank:
         raise Mismatch("a blocked scale must have x's rank", f"{scale} for {x}")
+    if scale.rank == 1 and scale.shape != (1,) and c["axis"] < x.rank:
+        same(scale.shape[0], x.shape[c["axis"]], "the scale's dim and the axis of x")
 
 
 def _place_axis(attrs: dict[str, Any], operands: Sequence[Operand]) -> None:

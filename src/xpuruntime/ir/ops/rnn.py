@@ -33,7 +33,12 @@ def _recurrent(c: OpCall) -> list[TensorSpec]:
         for a, b in zip(spec.shape, want, strict=True):
             same(a, b, "the weights and [directions, gates*hidden, size]")
     one_dtype(x, w, r)
+    lengths = c.optional(4)
     batch, length = (x.shape[0], x.shape[1]) if c["batch_first"] else (x.shape[1], x.shape[0])
+    if lengths is not None:
+        if lengths.rank != 1:
+            raise Mismatch("the lengths must have rank 1", str(lengths))
+        same(lengths.shape[0], batch, "the number of lengths and the batch")
     sequence: tuple[DimLike, ...]
     state: tuple[DimLike, ...]
     if c["batch_first"]:

@@ -4,15 +4,31 @@ from __future__ import annotations
 
 import math
 import mmap
+from collections.abc import Mapping
 from pathlib import Path
 
 from ...errors import ModelError
 from ...storage.files import open_regular
 
-__all__ = ["check_gguf"]
+__all__ = ["TYPES", "UNREAD", "check_gguf"]
 
 _SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
 """Size in bytes of the values of a type, by the type's number. Strings and arrays have no fixed size."""
+TYPES: Mapping[int, tuple[str, int, int]] = {
+    0: ("F32", 1, 4), 1: ("F16", 1, 2), 28: ("F64", 1, 8), 30: ("BF16", 1, 2),
+    2: ("Q4_0", 32, 18), 3: ("Q4_1", 32, 20), 6: ("Q5_0", 32, 22), 7: ("Q5_1", 32, 24), 8: ("Q8_0", 32, 34),
+    10: ("Q2_K", 256, 84), 11: ("Q3_K", 256, 110), 12: ("Q4_K", 256, 144), 13: ("Q5_K", 256, 176), 14: ("Q6_K", 256, 210),
+    16: ("IQ2_XXS", 256, 66), 17: ("IQ2_XS", 256, 74), 18: ("IQ3_XXS", 256, 98), 19: ("IQ1_S", 256, 50), 20: ("IQ4_NL", 32, 18),
+    21: ("IQ3_S", 256, 110), 22: ("IQ2_S", 256, 82), 23: ("IQ4_XS", 256, 136), 29: ("IQ1_M", 256, 56),
+    34: ("TQ1_0", 256, 54), 35: ("TQ2_0", 256, 66), 39: ("MXFP4", 32, 17), 40: ("NVFP4", 64, 36),
+}  # fmt: skip
+"""Types of tensors that can be read, by number: name, values in a block, bytes of a block."""
+UNREAD: Mapping[int, str] = {
+    4: "Q4_2", 5: "Q4_3", 9: "Q8_1", 15: "Q8_K", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 31: "Q4_0_4_4", 32: "Q4_0_4_8",
+    33: "Q4_0_8_8", 36: "IQ4_NL_4_4", 37: "IQ4_NL_4_8", 38: "IQ4_NL_8_8", 41: "Q1_0",
+}  # fmt: skip
+"""Other types that have a name: removed from the format, or not for weights."""
+_AGAIN = "Download the file again, or convert the model again."
 _UINT32, _STRING, _ARRAY = 4, 8, 9
 _MAX_DIMS, _MAX_DEPTH, _MAX_ELEMENTS = 4, 4, 1 << 48
 _MIN_TENSOR_BYTES = 8 + 4 + 4 + 8  # length of the name, number of dims, type, offset
@@ -20,19 +36,28 @@ _MIN_PAIR_BYTES = 8 + 4 + 1  # length of the key, type, value
 
 
 def check_gguf(path: Path, who: str) -> None:
-    """Raise ModelError if a count, a length, an offset or the alignment points outside the file."""
+    """Raise ModelError if a count, a length, an offset, the alignment or a tensor is outside the file, or a type cannot be read."""
     try:
         with open_regular(path) as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            _GgufCursor(data).file()
-    except (OSError, ValueError) as error:  # mmap raises ValueError for an empty file
-        raise ModelError(who, "is not a GGUF file, or damaged", got=str(error)[:200]) from error
+            cursor = _GgufCursor(data)
+            cursor.file()
+    except OSError as error:
+        raise ModelError(who, "cannot be read", got=error.strerror or error, do="Check the path.") from error
+    except ValueError as error:  # mmap raises it for an empty file
+        raise ModelError(who, "is not a GGUF file, or damaged", got=str(error)[:200], do=_AGAIN) from error
+    if cursor.unread:
+        (name, kind), *_ = cursor.unread.items()
+        text = f"{name[:80].decode(errors='replace')}: type {kind} ({UNREAD.get(kind, 'unknown')})"
+        do = "Convert the model to a type such as F16, BF16, Q8_0 or Q4_K."
+        raise ModelError(who, "has a tensor of a type that cannot be read", got=text, do=do)
 
 
 class _GgufCursor:
-    """A position in the file, checked against its end. Raises ValueError."""
+    """A position in the file, checked against its end. Raises ValueError. unread: tensors of types that cannot be read."""
 
     def __init__(self, data: mmap.mmap) -> None:
         self.data, self.at, self.order, self.alignment = data, 0, "<", 32
+        self.unread: dict[bytes, int] = {}
 
     def file(self) -> None:
         """Check every count, key, value and tensor."""
@@ -56,9 +81,8 @@ class _GgufCursor:
             farthest = max(farthest, self.tensor(name))
         begin = -(-self.at // self.alignment) * self.alignment
         if begin + farthest > len(self.data):
-            raise ValueError(
-                f"a tensor begins {begin + farthest - len(self.data)} bytes after the end of the file"
-            )
+            missing = begin + farthest - len(self.data)
+            raise ValueError(f"a tensor ends {missing} bytes after the end of the file")
 
     def pair(self) -> None:
         key, kind = self.string(), self.number(4)
@@ -90,15 +114,22 @@ class _GgufCursor:
             )
 
     def tensor(self, name: bytes) -> int:
-        """Return the offset of the tensor's data."""
+        """Return the end of the tensor's data, from the begin of all data."""
         dims = [self.number(8) for _ in range(self.number(4, _MAX_DIMS))]
         if any(d < 1 for d in dims) or math.prod(dims) > _MAX_ELEMENTS:
             raise ValueError(f"tensor {name[:80]!r} has the shape {dims}")
-        self.number(4)
-        offset = self.number(8)
+        kind, offset = self.number(4), self.number(8)
         if offset % self.alignment:
             raise ValueError(f"tensor {name[:80]!r} at {offset}, which is not a multiple of {self.alignment}")
-        return offset
+        if kind not in TYPES:
+            self.unread[name] = kind
+            return offset
+        word, values, size = TYPES[kind]
+        if dims and dims[0] % values:
+            raise ValueError(
+                f"tensor {name[:80]!r} has rows of {dims[0]} values; {word} has blocks of {values}"
+            )
+        return offset + math.prod(dims) // values * size
 
     def string(self) -> bytes:
         return self.bytes(self.count(1))

@@ -37,7 +37,8 @@ def open_gguf(path: Path) -> Checkpoint:
     try:
         from gguf import GGUFReader
     except ImportError as error:
-        raise UnavailableError("GGUF file", "needs the gguf package", do="pip install gguf") from error
+        do = "Run: pip install 'xpuruntime[llm]'"
+        raise UnavailableError("GGUF file", "needs the gguf package", do=do) from error
     who = f"language model {path}"
     check_gguf(path, who)
     try:
@@ -48,7 +49,8 @@ def open_gguf(path: Path) -> Checkpoint:
         Exception
     ) as error:  # the package raises many classes for damaged files, as do fields of unexpected types
         cause = f"{type(error).__name__}: {error}"[:200]
-        raise ModelError(who, "is not a GGUF file, or damaged", got=cause) from error
+        do = "Download the file again, or convert the model again."
+        raise ModelError(who, "is not a GGUF file, or damaged", got=cause, do=do) from error
 
 
 def _opened(path: Path, who: str, reader: Any) -> Checkpoint:
@@ -108,6 +110,8 @@ def _dequantized(tensor: Any) -> Array:
     from gguf.quants import dequantize
 
     shape = tuple(int(d) for d in reversed(tensor.shape))
+    if tensor.tensor_type.name == "F64":  # the package has no conversion of it
+        return np.asarray(tensor.data, np.float32).reshape(shape)
     return np.asarray(dequantize(tensor.data, tensor.tensor_type), np.float32).reshape(shape)
 
 

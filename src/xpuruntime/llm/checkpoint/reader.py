@@ -236,7 +236,9 @@ def _json(path: Path) -> dict[str, Any]:
     try:
         data = json.loads(read_regular(path, _MAX_JSON).decode("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise ModelError(f"language model {path.parent}", f"cannot read {path.name}", got=error) from error
+        do = "Give a folder with config.json and safetensors, or a .gguf file."
+        who = f"language model {path.parent}"
+        raise ModelError(who, f"cannot read {path.name}", got=error, do=do) from error
     if not isinstance(data, dict):
         raise ModelError(f"language model {path.parent}", f"{path.name} must hold a JSON object")
     return data

@@ -475,7 +475,11 @@ def _config_words(config: Any, own: Mapping[str, Any]) -> Mapping[str, Any]:
         try:
             data = json.loads(read_regular(path, _MAX_JSON).decode("utf-8"))
         except (OSError, ValueError, RecursionError) as error:
-            raise InputError(_WHO, f"cannot read the generation config {path}", got=error) from error
+            what, do = (
+                f"cannot read the generation config {path}",
+                "Give a JSON file, or a folder with generation_config.json.",
+            )
+            raise InputError(_WHO, what, got=error, do=do) from error
         if isinstance(data, dict):
             return data
     do = "Give a GenerationConfig, a dict, a file, a folder with generation_config.json, or True for the checkpoint's."

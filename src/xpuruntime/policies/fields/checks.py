@@ -20,6 +20,7 @@ from .record import FieldPath, Problem, shown
 
 __all__ = [
     "boolean",
+    "bound",
     "condition",
     "device",
     "dtype_word",
@@ -36,6 +37,7 @@ __all__ = [
     "size",
     "text",
     "word",
+    "word_or_mapping",
     "words_by_key",
 ]
 
@@ -72,6 +74,11 @@ def seconds(value: object, path: FieldPath) -> float:
     return float(value)  # type: ignore[arg-type]
 
 
+def bound(value: object, path: FieldPath) -> float:
+    """Check for seconds from 0, at most 1e6."""
+    return 0.0 if value == 0 and not isinstance(value, bool) else seconds(value, path)
+
+
 SIZE_TEXT = re.compile(r"[0-9]{1,12}(\.[0-9]{1,6})?( ?([KkMmGg]i?|[Tt]i)?[Bb])?")
 SIZE_MAX = 2**53  # larger JSON numbers are not exact in every reader
 
@@ -84,6 +91,14 @@ def size(value: object, path: FieldPath) -> int:
         if SIZE_TEXT.fullmatch(value) and (size := parse_bytes(value)) <= SIZE_MAX:
             return size
     raise Problem(path, "must be bytes, such as 33554432 or '32 MiB'", got=shown(value))
+
+
+def limit(value: object, path: FieldPath) -> int:
+    """Check for bytes as ``size`` does, but at least one."""
+    if (bytes_ := size(value, path)) < 1:
+        do = "Leave it out for no limit."
+        raise Problem(path, "must be at least one byte", got=shown(value), do=do)
+    return bytes_
 
 
 def text(value: object, path: FieldPath) -> str:
@@ -255,6 +270,20 @@ def mapping(
                 raise Problem((*path, str(k)), f"is another spelling of {name!r}, which is already set")
             entries[name] = value(v, (*path, name))
         return MappingProxyType(dict(sorted(entries.items())))
+
+    return check
+
+
+def word_or_mapping(
+    entries: Callable[[object, FieldPath], MappingProxyType[str, Any]], words: Mapping[str, Any]
+) -> Callable[[object, FieldPath], MappingProxyType[str, Any]]:
+    """Return a check for a mapping, or for one of its keys alone, which then has the value of ``words``."""
+
+    def check(data: object, path: FieldPath) -> MappingProxyType[str, Any]:
+        if isinstance(data, str):
+            key = word(words, "moment of measuring")(data, path)
+            return MappingProxyType({key: words[key]})
+        return entries(data, path)
 
     return check
 

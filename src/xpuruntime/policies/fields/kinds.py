@@ -20,6 +20,8 @@ from ..vocabulary import (
     PRECISIONS_NOT_IMPLEMENTED,
     SELF_CHECKS,
     TRANSFERS,
+    TUNE,
+    TUNE_SECONDS,
     WEIGHTS,
 )
 from . import checks, pins
@@ -38,6 +40,7 @@ __all__ = [
     "KERNEL",
     "KERNEL_LIST",
     "LEVEL",
+    "LIMIT",
     "OPS",
     "OPTIONS",
     "PARALLEL_KIND",
@@ -51,6 +54,7 @@ __all__ = [
     "SHAPES",
     "SIZE",
     "TRANSFER_LIMITS",
+    "TUNE_KIND",
     "WEIGHTS_KIND",
     "kernel_preference",
     "kernels_of",
@@ -163,6 +167,16 @@ SIZE = FieldKind(
     },
     _same,
 )
+LIMIT = FieldKind(
+    checks.limit,
+    {
+        "anyOf": [
+            {"type": "integer", "minimum": 1, "maximum": checks.SIZE_MAX},
+            {"type": "string", "pattern": rf"^(?=[0.]*[1-9]){checks.SIZE_TEXT.pattern}$"},
+        ]
+    },
+    _same,
+)
 REASON = FieldKind(checks.text, _TEXT_SCHEMA, _same)
 PATTERN = FieldKind(checks.several(checks.pattern), _list_schema(_TEXT_SCHEMA), one_or_list)
 CONDITION = FieldKind(checks.condition, {"type": "string", "minLength": 1, "maxLength": MAX_CHARS}, _same)
@@ -236,6 +250,23 @@ PARALLEL_KIND = FieldKind(
         "type": "object",
         "properties": {name: {"type": "integer", "minimum": 1, "maximum": 64} for name in PARALLEL},
         "additionalProperties": False,
+    },
+    _plain_mapping,
+)
+TUNE_KIND = FieldKind(
+    checks.word_or_mapping(
+        checks.mapping(checks.word(TUNE, "moment of measuring"), checks.bound, "moments to seconds"),
+        dict.fromkeys(TUNE, TUNE_SECONDS),
+    ),
+    {
+        "anyOf": [
+            {"enum": [*TUNE]},
+            {
+                "type": "object",
+                "properties": {name: {"type": "number", "minimum": 0, "maximum": 1e6} for name in TUNE},
+                "additionalProperties": False,
+            },
+        ]
     },
     _plain_mapping,
 )

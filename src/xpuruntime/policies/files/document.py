@@ -49,7 +49,8 @@ class TextProblem(Problem):
 
 
 def _deep(line: int) -> TextProblem:
-    return TextProblem(line, f"is nested more than {MAX_DEPTH} levels deep")
+    do = "A policy has few levels; check the brackets."
+    return TextProblem(line, f"is nested more than {MAX_DEPTH} levels deep", do=do)
 
 
 def _twice(line: int, key: str, first: int) -> TextProblem:
@@ -233,11 +234,9 @@ def parse_yaml(text: str) -> tuple[Any, Lines]:
         mark = getattr(error, "problem_mark", None)
         problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "not readable"
         raise TextProblem(1 if mark is None else mark.line + 1, f"is not YAML: {problem}") from None
-    except (
-        RecursionError,
-        ValueError,
-        IndexError,
-    ) as error:  # PyYAML raises these for some malformed texts
+    except RecursionError:
+        raise _deep(1) from None
+    except (ValueError, IndexError) as error:  # PyYAML raises these for some malformed texts
         raise TextProblem(1, f"is not YAML: {str(error)[:80] or 'not readable'}") from None
     return (None if node is None else _convert(node, (), lines)), lines
 

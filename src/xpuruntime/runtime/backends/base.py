@@ -156,8 +156,10 @@ class RuntimeBackend(BackendBase, Backend):
 
     def _without(self, feature: str) -> DeviceUnavailable:
         name = type(self).__name__
+        others = [word for word in ("cpu", "cuda") if word != self.device.kind]
+        do = f"Use {' or '.join(others)}."
         return DeviceUnavailable(
-            f"device {self.device}", f"has no {feature} in this release", got=name, do="Use cpu or cuda."
+            f"device {self.device}", f"has no {feature} in this release", got=name, do=do
         )
 
     def dlpack_device(self) -> tuple[int, int]:

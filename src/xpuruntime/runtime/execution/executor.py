@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ... import _core, env
+from ...arguments import check_argument, check_count
 from ...errors import InputError, OutOfMemory, RunError
 from ...program.program import CompiledProgram, EntryPoint
 from ...targets import DeviceId
@@ -79,6 +80,15 @@ class Executor:
         communicator: Communicator | None = None,
         arenas: _core.ArenaPool | None = None,
     ) -> None:
+        who = "Executor"
+        check_argument(who, "program", program, CompiledProgram, "a CompiledProgram", "Give compile(graph).")
+        for name, count, least in (("threads", threads, 1), ("contexts", contexts, 0)):
+            if count is not None:
+                check_count(who, name, count, least)
+        if states is not None:
+            check_argument(
+                who, "states", states, States, "States", "Give those of another Executor: executor.states."
+            )
         self.program: CompiledProgram = program
         self.entry: EntryPoint = program.entry(entry)
         demands = demands_around(policy)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -14,6 +16,8 @@ from ...types import DType, TensorSpec
 from .buffer import DeviceBuffer, backend_of
 
 __all__ = ["MemoryPool", "MemoryStatistics", "empty_pinned"]
+
+_MAX_BYTES = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +69,10 @@ class MemoryPool:
         return self.backend.trim()
 
     def allocate(self, shape: tuple[int, ...], dtype: Any = DType.FLOAT32) -> DeviceBuffer:
-        """Allocate a buffer with undefined content; it returns to the pool when it is deleted. Raises MemoryError (OutOfMemory on a GPU)."""
-        return DeviceBuffer.empty(TensorSpec(tuple(shape), DType.of(dtype)), self.backend)
+        """Allocate a buffer with undefined content; it returns to the pool when it is deleted. Raises InputError for an invalid shape or type,
+        MemoryError (OutOfMemory on a GPU).
+        """
+        return DeviceBuffer.empty(TensorSpec(*_array("MemoryPool.allocate", shape, dtype)), self.backend)
 
     def __repr__(self) -> str:
         statistics = self.statistics()
@@ -74,24 +80,37 @@ class MemoryPool:
 
 
 def empty_pinned(
-    shape: int | tuple[int, ...], dtype: Any = DType.FLOAT32, device: Any = "cuda:0"
+    shape: int | Sequence[int], dtype: Any = DType.FLOAT32, device: Any = "cuda:0"
 ) -> NDArray[Any]:
     """Return an array with undefined content in page-locked host memory of a GPU.
 
     Runs copy such an array to the GPU, and outputs into it, in one step at the full speed of the bus. Other arrays are first copied to
     page-locked memory. Do not write to an input before its run is done, which it is when the run returns. The memory returns to the pool
     when the last array over it is deleted. Page-locked memory cannot be swapped, so allocate no more of it than needed.
-    Raises InputError for an invalid shape or a type below a byte, OutOfMemory, DeviceUnavailable for a device without page-locked memory.
+    Raises InputError for an invalid shape or type, OutOfMemory, DeviceUnavailable for a device without page-locked memory.
     """
-    dims = (shape,) if isinstance(shape, int) else tuple(shape)
-    kind = DType.of(dtype)
-    if any(not isinstance(d, int) or d < 0 for d in dims):
+    who = "empty_pinned"
+    dims, kind = _array(who, shape, dtype)
+    if kind is DType.STRING or kind.bits % 8:
+        do = "Use int8 or a wider type of numbers."
+        raise InputError(who, "has no arrays of text or of types below a byte", got=kind.value, do=do)
+    size = math.prod(dims) * (kind.bits // 8)
+    if size > _MAX_BYTES:
         raise InputError(
-            "empty_pinned", "needs a shape of whole numbers", got=repr(shape), do="Give (1, 3, 224, 224)."
+            who, "needs more bytes than a process can have", got=size, do="Give a smaller shape."
         )
-    if kind.bits % 8:
-        do = "Use int8 or a wider type."
-        raise InputError("empty_pinned", "has no arrays of types below a byte", got=kind.value, do=do)
-    size = int(np.prod(dims, dtype=np.int64)) * (kind.bits // 8)
     block = backend_of(device).allocate_pinned(max(size, 1))
     return block[:size].view(kind.numpy).reshape(dims)
+
+
+def _array(who: str, shape: object, dtype: object) -> tuple[tuple[int, ...], DType]:
+    """Return shape and type of an array that a user asks for. Raises InputError."""
+    dims = shape if isinstance(shape, Sequence) and not isinstance(shape, str | bytes) else (shape,)
+    if any(isinstance(d, bool) or not isinstance(d, int | np.integer) or d < 0 for d in dims):
+        do = "Give (1, 3, 224, 224)."
+        raise InputError(who, "needs a shape of whole numbers", got=repr(shape)[:80], do=do)
+    try:
+        return tuple(map(int, dims)), DType.of(dtype)
+    except ValueError as error:
+        do = "Give a name such as 'float32', or a NumPy dtype."
+        raise InputError(who, "needs a type of elements", got=repr(dtype)[:80], do=do) from error

@@ -8,6 +8,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from ...arguments import check_argument
 from ...errors import InputError
 from ...program.program import CompiledProgram, WeightRef, WeightTransformRecipe
 from ...program.recipe_check import weights_of
@@ -72,6 +73,16 @@ def load_weights(
     Raises InputError for a weight that is missing or has another shape, dtype or elements than the model's, FormatError for a damaged
     file, ModelError for a file that differs from the program's description.
     """
+    who = "load_weights"
+    check_argument(who, "program", program, CompiledProgram, "a CompiledProgram", "Give compile(graph).")
+    check_argument(who, "shared", shared, Iterable, "several Weights", "Give [load_weights(...)].")
+    shared = tuple(shared)
+    for weights in shared:
+        check_argument(who, "shared", weights, Weights, "several Weights", "Give [load_weights(...)].")
+    if on_progress is not None:
+        check_argument(
+            who, "on_progress", on_progress, Callable, "a function", "Give a function of two numbers."
+        )
     backend = backend_of(device)
     arrays = _Arrays(source, program, check)
     loaded = {name: (array, w[name]) for w in shared for name, array in _origins(w.program).items()}

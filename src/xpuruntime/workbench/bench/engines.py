@@ -2,7 +2,7 @@
 
 All engines run in one process with the same number of threads and the same precision. Their outputs are checked first, and engines with
 wrong outputs are not ranked. Then the engines run in rounds. Each runs once per round, in a new random order, so that drift of the
-machine affects all alike. ``workbench.statistics`` computes the intervals.
+machine affects all alike. ``profiler.statistics`` computes the intervals.
 
 A *control* is a second session of each engine. Two sessions of one engine are equal, but their times sometimes differ by more than the
 interval (memory layout, thread placement). The difference that the controls show is the bias of the measurement. No smaller
@@ -25,6 +25,7 @@ from ...frontends.model_file import open_model
 from ...inference.self_check.conditioning import sensitivity, widened
 from ...inference.self_check.onnx_reference import reference_outputs
 from ...numerics import tolerance_for
+from ...profiler.statistics import paired_ratio, summarize
 from ...protocols import Array, ModelSource
 from ...runtime.device import cpu
 from ..engine_sessions import EngineSessions, open_engines
@@ -32,7 +33,6 @@ from ..inputs import Inputs
 from ..output_check import OutputCheck, check_outputs
 from ..session_options import SessionOptions
 from .report import NO_DIFFERENCE, BenchReport, RankedEngine
-from .statistics import paired_ratio, summarize
 
 __all__ = ["NO_DIFFERENCE", "BenchReport", "RankedEngine", "bench"]
 

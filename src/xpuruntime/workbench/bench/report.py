@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...decisions import Candidate
-from .statistics import Ratio, Summary
+from ...profiler.statistics import Ratio, Summary
 
 __all__ = ["NO_DIFFERENCE", "BenchReport", "RankedEngine"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from ...passes.trace import PassTrace, trace_passes
 from ...policies.entrances import demanded
 from ...protocols import Array
 from .golden import with_golden
+from .measured import measured_kernels
 from .report import ProgramReport, read_program
 
 __all__ = ["compile_model", "open_graph", "trace_model"]
@@ -33,12 +35,14 @@ def compile_model(
     embed: bool = True,
     dry_run: bool = False,
     golden: int = 0,
+    tune_s: float = 0.0,
 ) -> ProgramReport:
     """Compile an ONNX model, or a graph saved as JSON or text, write the program, and return its report.
 
     output:  file of the program; default: the model's name with ``.npubin``, in the current folder.
     embed:   store the weights in the program. Otherwise it refers to their files, and must be in the model's folder.
     dry_run: write no file. Weights are not read then.
+    tune_s:  seconds for measuring the kernels on this machine's device, for each set of sizes; 0 measures nothing.
     golden:  number of generated inputs to store with their outputs in each entry point, for ``verify_program``.
     The other parameters and errors are those of ``compile``. Raise ModelError, too, if the model cannot be read, or if ``embed`` is
     False and the folders differ.
@@ -46,9 +50,18 @@ def compile_model(
     source = Path(model)
     path = Path(output) if output is not None else Path(f"{source.stem}.npubin")
     graph, weights = open_graph(source)
+    measured = measured_kernels(source, target, policy, shapes, tune_s) if tune_s else None
     program = compile_graph(
-        graph, target=target, policy=policy, shapes=shapes, passes=passes, weights=weights
+        graph,
+        target=target,
+        policy=policy,
+        shapes=shapes,
+        passes=passes,
+        weights=weights,
+        times=None if measured is None else measured.times,
     )
+    if measured is not None:
+        program = replace(program, decisions=(*measured.decisions, *program.decisions))
     if dry_run:
         return ProgramReport(path, 0, program)
     if (

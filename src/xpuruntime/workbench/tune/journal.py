@@ -10,14 +10,14 @@ import fcntl
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from ...errors import FormatError, StoreError
-from ...storage.files import store_error
+from ...storage.files import file_error
 
 __all__ = ["STAGES", "Journal", "Round", "read_records"]
 
@@ -36,6 +36,13 @@ STAGES: Mapping[str, str] = {
     "mixes": "mixes of engines",
 }
 """Stages of a tuning in their order, and what each measures."""
+_FLAGS: Mapping[str, Callable[[Any], str]] = {
+    "engines": lambda value: "no --engine" if value is None else str(value),
+    "place": lambda value: (
+        "no --regions" if value is None else f"--regions with place {value}" if value else "--regions"
+    ),
+}
+"""Fields of the subject that are absent without a flag: how an error shows them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +82,9 @@ class Journal:
     _file: Any = None
 
     def __enter__(self) -> Self:
-        """Open or create the file and read its rounds. Raises FormatError for a journal of something else, StoreError."""
+        """Open or create the file and its folder, and read its rounds. Raises FormatError for a journal of something else, StoreError."""
         try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
             handle = os.open(
                 self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK, 0o666
             )
@@ -88,7 +96,7 @@ class Journal:
             raise StoreError(f"journal {self.path}", "is in use by another tuning", do=do) from error
         except OSError as error:
             self._close()
-            raise store_error(self.path, "cannot open the journal", error) from error
+            raise file_error(self.path, "cannot open the journal", error) from error
         try:
             self._resume()
         except BaseException:
@@ -99,7 +107,9 @@ class Journal:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close the file."""
+        """Close the file. One without a round has nothing to continue and is deleted."""
+        if not self.rounds:
+            self.remove()
         self._close()
 
     @property
@@ -132,12 +142,12 @@ class Journal:
             self._file.seek(0)
             self._write({"format": FORMAT, "version": VERSION, "subject": self.subject})
             return
-        changed = [k for k in {**subject, **self.subject} if subject.get(k) != self.subject.get(k)]
+        changed = [k for k in sorted({**subject, **self.subject}) if subject.get(k) != self.subject.get(k)]
         if changed:
             raise FormatError(
                 f"journal {self.path}",
-                f"is of another tuning: {', '.join(changed)} differ",
-                got="; ".join(f"{k}: {subject.get(k)}, now {self.subject.get(k)}" for k in changed)[:400],
+                "is of another tuning",
+                got="; ".join(_difference(k, subject.get(k), self.subject.get(k)) for k in changed)[:400],
                 do=_DO,
             )
         self._file.truncate(len(whole))
@@ -150,12 +160,21 @@ class Journal:
                 line = line[self._file.write(line) :]
             os.fsync(self._file.fileno())
         except OSError as error:
-            raise store_error(self.path, "cannot write the journal", error) from error
+            raise file_error(self.path, "cannot write the journal", error) from error
 
     def _close(self) -> None:
         if self._file is not None:
             self._file.close()
             self._file = None
+
+
+def _difference(name: str, old: Any, new: Any) -> str:
+    """Return how a field of the subject differs: ``rounds: 15 in the journal, 20 now``."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        keys = sorted(k for k in {**old, **new} if old.get(k) != new.get(k))
+        return "; ".join(_difference(f"{name}.{k}", old.get(k), new.get(k)) for k in keys)
+    words = _FLAGS.get(name, lambda value: "absent" if value is None else str(value))
+    return f"{name}: {words(old)} in the journal, {words(new)} now"
 
 
 def read_records(data: bytes, name: str = "") -> tuple[dict[str, Any] | None, list[Round]]:

@@ -40,13 +40,13 @@ from ...inference.partitioned.mixed_search import (
 from ...inference.partitioned.node_costs import node_seconds, run_seconds
 from ...inference.selection.candidate import EngineCandidate, LoadedEngine, attempt
 from ...inference.selection.request import SessionRequest, session_request
+from ...inference.tuning.timing import Sample, whole_runs
 from ...policies import Policy, load_policy
+from ...profiler.statistics import median_interval
 from ...protocols import Array, EvidenceRow, ModelSource
 from ...storage.store import Store
 from ...targets import DeviceId
-from ..bench.statistics import median_interval
 from .journal import Journal
-from .timing import Sample, whole_runs
 
 __all__ = ["NODE_ROUNDS", "REGION_ROUNDS", "EngineNodes", "PlacedRuns", "Placements", "without_auto"]
 

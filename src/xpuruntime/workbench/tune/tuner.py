@@ -7,11 +7,11 @@ kernel is measured with the caches and the clock rate that it has in the model, 
 
 from __future__ import annotations
 
+import errno
 import functools
 import hashlib
 import json
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...compiler.times import CallDetail, EngineTimes, KernelTimes, MeasuredRun
 from ...engines import lookup
@@ -31,22 +30,21 @@ from ...inference.native.executable import NativeExecutable
 from ...inference.native.model import sized_model
 from ...inference.partitioned.mixed_search import ROUNDS as SEARCHES
 from ...inference.session import InferenceSession
+from ...inference.tuning.contest import Contest, KernelVariant, call_of
+from ...inference.tuning.samples import collected, details_of, measured_round, medians
+from ...inference.tuning.timing import WHOLE, Sample, whole_runs
 from ...numerics import compare_all, tolerance_for
 from ...policies import Policy
+from ...profiler.statistics import median_interval, paired_ratio
 from ...protocols import Array, Closeable, EngineRequest
-from ...runtime.device import Device
-from ...runtime.execution.demands import SETTLED
 from ...runtime.execution.executor import Executor
-from ...runtime.weights.load import Weights, load_weights
-from ...storage.files import write_atomic
+from ...storage.files import file_error, write_atomic
 from ...types import DType
-from ..bench.statistics import median_interval, paired_ratio
 from ..inputs import Inputs
 from ..session_options import SessionOptions
 from .journal import STAGES, Journal, Round
 from .placements import NODE_ROUNDS, REGION_ROUNDS, EngineNodes, PlacedRuns, Placements, without_auto
 from .report import TunedCall, TuneResult
-from .timing import WHOLE, Sample, repeats, whole_runs
 
 __all__ = ["ROUNDS", "tune"]
 
@@ -82,13 +80,18 @@ def tune(
     started, path = time.monotonic(), Path(output)
     if rounds < 1 or not budget_s > 0:
         raise InputError("tune", "needs at least one round and a positive budget", got=f"rounds={rounds}, budget_s={budget_s}", do="Give rounds=15, budget_s=60.")  # fmt: skip
+    if path.is_dir():
+        raise file_error(path, "cannot write", OSError(errno.EISDIR, "is a folder"))
     others = tuple(dict.fromkeys(name for e in engines if (name := lookup(e).name) != "native"))
-    options = replace(options or SessionOptions(), engine="native").with_device()
+    options = replace(options or SessionOptions(), engine="native", tune_s=0.0).with_device()
     policy, place = without_auto(options.policy) if regions else (Policy(), {})
     if regions:
         _check_regions(model, others, buckets)
         options = replace(options, policy=policy)
     with options.open(model) as session:
+        for engine in others:
+            if not lookup(engine).installed():
+                options.on(engine).open(session.model).close()  # raises with the reason
         opened = list(_buckets(session, buckets))
         subject = _subject(session, opened, rounds, others) | ({"place": place} if regions else {})
         with Journal(path.with_name(f"{path.name}.journal"), subject) as journal:
@@ -190,46 +193,6 @@ def _subject(
     }
 
 
-@dataclass(frozen=True, slots=True)
-class _Variant:
-    """A program of the model that is measured.
-
-    name: the name under which the times of whole runs are stored. words: the kernel of each call. keys: the key of each stage, empty for a
-    stage of no node. arrays: the inputs in the program's order.
-    """
-
-    name: str
-    words: Mapping[str, str]
-    executor: Executor
-    keys: tuple[str, ...]
-    arrays: list[NDArray[Any]]
-
-    def call_times(self) -> Iterator[Sample]:
-        """Yield the time of each node's call: the sum of its stages in a run. The clock has a resolution of one nanosecond."""
-        for _ in self._repeated():
-            clock = np.zeros(len(self.executor.plan.calls), np.int64)
-            self.executor.run_arrays(self.arrays, times=clock)
-            sums: dict[str, int] = defaultdict(int)
-            for key, ns in zip(self.keys, clock.tolist(), strict=True):
-                if key:
-                    sums[key] += ns
-            for key, ns in sums.items():
-                yield _call(key), self.words[key], max(ns, 1) / 1e3
-
-    def run_times(self) -> Iterator[Sample]:
-        """Yield the time of a whole run without the executor's clock."""
-        yield from whole_runs(self.name, lambda: self.executor.run_arrays(self.arrays))
-
-    def _repeated(self) -> Iterator[int]:
-        """Warm up, then yield once for each timed run of a round."""
-        self.executor.run_arrays(self.arrays)
-        yield from repeats()
-
-    def close(self) -> None:
-        """Free the program."""
-        self.executor.close()
-
-
 class _EngineSide:
     """The model on another engine, opened for one bucket. Raises WrongResult if its outputs differ from the native engine's."""
 
@@ -285,7 +248,7 @@ _S = TypeVar("_S", bound=Closeable)
 
 
 class _Contest:
-    """The calls of one bucket with their kernels, and the programs that measure them."""
+    """The contest of one bucket, with the journal's figures and the sides that are no variants of its program."""
 
     def __init__(
         self,
@@ -297,87 +260,52 @@ class _Contest:
     ) -> None:
         self.number, self.bucket, self.session = number, bucket, session
         self.options, self.engines = options, engines
-        self.program, self.lock = recorded_lock(session.model, bucket.request, bucket.shapes)
-        self.entry = self.program.entries[0]
-        self.keys = self.lock.stages[self.entry.name]
-        self.stages = self.entry.plans[0].calls
-        self.default = {_call(k): self.lock.kernels[k] for k in self.lock.kernels}
-        self.kernels = {_call(k): words for k, words in self.lock.alternatives.items() if k in self.keys}
-        self.variants = max((len(words) for words in self.kernels.values()), default=1)
+        self.programs = Contest(
+            lambda words: recorded_lock(session.model, bucket.request, bucket.shapes, words),
+            sized_model(session.model, bucket.shapes).weights,
+            bucket.request.device,
+            bucket.executor.threads,
+            bucket.feeds,
+        )
         self.placements: Placements | None = None
-        self._weights: list[Weights] = []
-
-    def words(self, variant: int) -> dict[str, str]:
-        """Return the kernel of each call in a variant."""
-        return {k: w[variant % len(w)] for k, w in self.lock.alternatives.items()}
 
     def fastest(self, journal: Journal) -> dict[str, str]:
         """Return the fastest kernel of each call, as ``compile(times=)`` chooses it: the default if a kernel was not measured."""
         best = {}
-        medians = self.medians(journal)
-        for key, words in self.lock.alternatives.items():
-            times = medians.get(_call(key), {})
+        times_of, lock = self.medians(journal), self.programs.lock
+        for key, words in lock.alternatives.items():
+            times = times_of.get(call_of(key), {})
             is_complete = all(w in times for w in words) and len(words) > 1
-            best[key] = min(words, key=times.__getitem__) if is_complete else self.lock.kernels[key]
+            best[key] = min(words, key=times.__getitem__) if is_complete else lock.kernels[key]
         return best
-
-    def open(self, name: str, words: Mapping[str, str]) -> _Variant:
-        """Return the model with these kernels, ready to run. The caller closes its executor."""
-        bucket = self.bucket
-        program, lock = recorded_lock(self.session.model, bucket.request, bucket.shapes, words)
-        executor = Executor(
-            program, Device(bucket.request.device), threads=bucket.executor.threads, policy=SETTLED
-        )
-        stored = sized_model(self.session.model, bucket.shapes).weights
-        weights = load_weights(stored, program, executor.device, shared=self._weights)
-        self._weights.append(weights)
-        executor.bind(weights)
-        arrays = [np.ascontiguousarray(bucket.feeds[s.name]) for s in executor.entry.inputs]
-        return _Variant(name, words, executor, lock.stages[program.entries[0].name], arrays)
 
     def samples(self, journal: Journal) -> dict[str, dict[str, list[float]]]:
         """Return the times of each call by kernel, one for each finished round."""
-        samples: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-        for done in journal.done(self.number, "calls"):
-            for key, times in done.times_us.items():
-                for kernel, us in times.items():
-                    samples[key][kernel].append(us)
-        return samples
+        return collected(done.times_us for done in journal.done(self.number, "calls"))
 
     def medians(self, journal: Journal) -> dict[str, dict[str, float]]:
         """Return the median time of each call by kernel."""
-        return {
-            key: {kernel: float(np.median(us)) for kernel, us in times.items()}
-            for key, times in self.samples(journal).items()
-        }
+        return medians(self.samples(journal))
 
     def predicted(self, journal: Journal, words: Mapping[str, str]) -> float:
         """Return the sum of the times of all nodes with these kernels, in microseconds."""
-        medians = self.medians(journal)
-        keys = dict.fromkeys(k for k in self.keys if k)
-        return sum(medians.get(_call(k), {}).get(words[k], 0.0) for k in keys)
-
-    def nodes(self) -> dict[str, tuple[str, tuple[str, ...]]]:
-        """Return op and model nodes of each call."""
-        found: dict[str, tuple[str, dict[str, None]]] = {}
-        for key, stage in zip(self.keys, self.stages, strict=True):
-            if key:
-                found.setdefault(_call(key), ("+".join(stage.ops), {}))[1].update(dict.fromkeys(stage.nodes))
-        return {key: (op, tuple(names)) for key, (op, names) in found.items()}
+        times = self.medians(journal)
+        keys = dict.fromkeys(k for k in self.programs.keys if k)
+        return sum(times.get(call_of(k), {}).get(words[k], 0.0) for k in keys)
 
     def tuned(self, journal: Journal) -> Iterator[TunedCall]:
         """Yield the calls with more than one kernel that were measured."""
-        samples, nodes = self.samples(journal), self.nodes()
-        for key, words in self.kernels.items():
+        samples, nodes = self.samples(journal), self.programs.nodes()
+        for key, words in self.programs.kernels.items():
             times = samples.get(key, {})
             if len(words) < 2 or any(w not in times for w in words):
                 continue
-            medians = {w: float(np.median(times[w])) for w in words}
-            default, fastest = self.default[key], min(words, key=medians.__getitem__)
+            us = {w: float(np.median(times[w])) for w in words}
+            default, fastest = self.programs.default[key], min(words, key=us.__getitem__)
             ratio = paired_ratio(times[default], times[fastest])
             yield TunedCall(
-                key, *nodes[key], default, fastest, medians, ratio.value, ratio.interval.low, ratio.interval.high
-            )  # fmt: skip
+                key, *nodes[key], default, fastest, us, ratio.value, ratio.interval.low, ratio.interval.high
+            )
 
 
 @dataclass(slots=True)
@@ -394,13 +322,14 @@ class _Tuner:
 
     def measure(self, contest: _Contest) -> None:
         """Measure the rounds of a bucket that the journal does not have."""
-        variants = {str(v): contest.words(v) for v in range(contest.variants)}
-        self._stage(contest, "calls", _variants(contest, variants), _Variant.call_times)
+        programs = contest.programs
+        variants = {str(v): programs.words(v) for v in range(programs.variants)}
+        self._stage(contest, "calls", _variants(contest, variants), KernelVariant.call_times)
         if not self.finished:
             return
         fastest = contest.fastest(self.journal)
-        sides = {"tuned": fastest, "default": dict(contest.lock.kernels)}
-        self._stage(contest, "runs", _variants(contest, sides), _Variant.run_times)
+        sides = {"tuned": fastest, "default": dict(programs.lock.kernels)}
+        self._stage(contest, "runs", _variants(contest, sides), KernelVariant.run_times)
         if not self.finished or not contest.engines:
             return
         engines: list[Callable[[], _Side]] = [*_variants(contest, {"native": fastest})]
@@ -457,11 +386,7 @@ class _Tuner:
                     self.finished = False
                     return
                 began = time.monotonic()
-                samples: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-                for variant in variants if index % 2 == 0 else reversed(variants):
-                    for key, kernel, us in measure(variant):
-                        samples[key][kernel].append(us)
-                times = {k: {n: float(np.median(us)) for n, us in v.items()} for k, v in samples.items()}
+                times = measured_round(variants, index, measure)
                 self.journal.add(Round(contest.number, stage, index, time.monotonic() - began, times))
                 what = STAGES[stage]
                 sizes = f" for {bucket_text(contest.bucket.shapes)}" if contest.bucket.shapes else ""
@@ -487,9 +412,11 @@ def _checked(contest: _Contest, placements: Placements, name: str) -> PlacedRuns
     return side
 
 
-def _variants(contest: _Contest, kernels: Mapping[str, Mapping[str, str]]) -> list[Callable[[], _Variant]]:
+def _variants(
+    contest: _Contest, kernels: Mapping[str, Mapping[str, str]]
+) -> list[Callable[[], KernelVariant]]:
     """Return functions that open the model with these kernels, by the variant's name."""
-    return [functools.partial(contest.open, name, words) for name, words in kernels.items()]
+    return [functools.partial(contest.programs.open, name, words) for name, words in kernels.items()]
 
 
 def _times(
@@ -501,13 +428,9 @@ def _times(
     runs = []
     engines: list[EngineTimes] = []
     for contest in contests:
-        samples, nodes = contest.samples(journal), contest.nodes()
-        for key, times in samples.items():
-            calls[key] = {kernel: float(np.median(us)) for kernel, us in times.items()}
-            intervals = {kernel: median_interval(us) for kernel, us in times.items() if len(us) >= 6}
-            rounds = min(map(len, times.values()))
-            spans = {kernel: (i.low, i.high) for kernel, i in intervals.items()}
-            details[key] = CallDetail(*nodes[key], spans, rounds)
+        samples = contest.samples(journal)
+        calls |= medians(samples)
+        details |= details_of(samples, contest.programs.nodes())
         whole = [r.times_us[WHOLE] for r in journal.done(contest.number, "runs")]
         if whole:
             tuned, default = (float(np.median([w[side] for w in whole])) for side in ("tuned", "default"))
@@ -519,7 +442,7 @@ def _times(
     found = [c.placements.result(journal, c.number) for c in contests if c.placements is not None]
     placements = tuple(p for p in found if p is not None)
     first = contests[0]
-    target = first.entry.plans[0].target
+    target = first.programs.entry.plans[0].target
     return KernelTimes(
         target,
         first.bucket.executor.threads,
@@ -544,8 +467,3 @@ def _engine_times(contest: _Contest, rows: Sequence[Mapping[str, float]]) -> Eng
         {n: (i.low, i.high) for n, i in intervals.items()},
         len(rows),
     )
-
-
-def _call(key: str) -> str:
-    """Return the ``call_key`` of a lock's key."""
-    return key.partition(" ")[0]

@@ -58,7 +58,7 @@ def _domain(proto: Any) -> str:
 
 
 def why_not_supported(node: Any, domain: str, opset: int) -> str:
-    """Return why the attributes of a node outside functions have no form in the IR: they differ from the definition, or from the one supported value."""
+    """Return why the attributes of a node outside functions have no form in the IR: they differ from the definition, or have a value that is not supported."""
     rules = _rules(node.op_type, domain, opset)
     if rules is None:
         return ""
@@ -82,10 +82,9 @@ def _differs(node: Any, rules: Mapping[str, AttributeRule]) -> str:
 def _other_value(node: Any, rules: Mapping[str, AttributeRule]) -> str:
     for attribute in node.attribute:
         rule = rules.get(attribute.name)
-        if rule is not None and rule.only is not None and _value(attribute) != rule.only:
-            return (
-                f"its attribute {attribute.name!r} is {_value(attribute)!r}; only {rule.only!r} is supported"
-            )
+        if rule is not None and rule.values and _value(attribute) not in rule.values:
+            possible = " and ".join(map(repr, rule.values))
+            return f"its attribute {attribute.name!r} is {_value(attribute)!r}; only {possible} is supported"
     return ""
 
 

@@ -20,33 +20,37 @@ class AttributeType(IntEnum):
 
 
 class AttributeRule(NamedTuple):
-    """An attribute of an op. ``only``: the one value that is supported, if there is only one."""
+    """An attribute of an op. ``values``: those that are supported; nothing if any may be."""
 
     type: int
     required: bool = False
-    only: Any = None
+    values: tuple[Any, ...] = ()
 
 
 _F, _I, _S = (AttributeRule(t) for t in (AttributeType.FLOAT, AttributeType.INT, AttributeType.STRING))
 _FLOATS, _INTS = AttributeRule(AttributeType.FLOATS), AttributeRule(AttributeType.INTS)
 _INT_NEEDED = AttributeRule(AttributeType.INT, required=True)
+_FLAG = AttributeRule(AttributeType.INT, values=(0, 1))
+_FLAG_NEEDED = _FLAG._replace(required=True)
 _INTS_NEEDED = AttributeRule(AttributeType.INTS, required=True)
 
 
 def _off(value: Any = 0) -> AttributeRule:
     """Return an attribute that may only have this value."""
-    return AttributeRule(AttributeType.STRING if isinstance(value, str) else AttributeType.INT, only=value)
+    return AttributeRule(
+        AttributeType.STRING if isinstance(value, str) else AttributeType.INT, values=(value,)
+    )
 
 
 _WINDOW = {"auto_pad": _S, "kernel_shape": _INTS, "pads": _INTS, "strides": _INTS}
 _CONV = {**_WINDOW, "dilations": _INTS, "group": _I}
-_POOL = {**_WINDOW, "ceil_mode": _I, "kernel_shape": _INTS_NEEDED}
+_POOL = {**_WINDOW, "ceil_mode": _FLAG, "kernel_shape": _INTS_NEEDED}
 _ACTIVATED = {"activation": _S, "activation_params": _FLOATS}
-_GEMM = {"alpha": _F, "transA": _I, "transB": _I}
-_SCORES = {"mask_filter_value": _F, "num_heads": _INT_NEEDED, "scale": _F, "unidirectional": _I}
+_GEMM = {"alpha": _F, "transA": _FLAG, "transB": _FLAG}
+_SCORES = {"mask_filter_value": _F, "num_heads": _INT_NEEDED, "scale": _F, "unidirectional": _FLAG}
 _PROJECTED = {**_SCORES, "do_rotary": _off(), "past_present_share_buffer": _off()}
-_GROUPS = {"activation": _INT_NEEDED, "channels_last": _I, "epsilon": _F, "groups": _INT_NEEDED}
-_REDUCED = {"axes": _INTS_NEEDED, "keepdims": _INT_NEEDED}
+_GROUPS = {"activation": _INT_NEEDED, "channels_last": _FLAG, "epsilon": _F, "groups": _INT_NEEDED}
+_REDUCED = {"axes": _INTS_NEEDED, "keepdims": _FLAG_NEEDED}
 _BLOCKS = {"K": _INT_NEEDED, "N": _INT_NEEDED, "block_size": _INT_NEEDED}
 
 ATTRIBUTES: Mapping[str, Mapping[str, AttributeRule]] = {
@@ -54,7 +58,7 @@ ATTRIBUTES: Mapping[str, Mapping[str, AttributeRule]] = {
     "BiasAdd": {},
     "BiasDropout": {"seed": _I},
     "BiasGelu": {},
-    "BiasSoftmax": {"axis": _I, "is_inner_broadcast": _INT_NEEDED},
+    "BiasSoftmax": {"axis": _I, "is_inner_broadcast": _FLAG_NEEDED},
     "BiasSplitGelu": {},
     "CDist": {"metric": _S},
     "DequantizeLinear": {"axis": _I},
@@ -65,7 +69,7 @@ ATTRIBUTES: Mapping[str, Mapping[str, AttributeRule]] = {
         "clip": _F,
         "direction": _S,
         "hidden_size": _I,
-        "input_forget": _I,
+        "input_forget": _FLAG,
     },
     "DynamicQuantizeMatMul": {},
     "EmbedLayerNormalization": {"epsilon": _F, "mask_index_type": _I},
@@ -80,15 +84,15 @@ ATTRIBUTES: Mapping[str, Mapping[str, AttributeRule]] = {
         "activation_gamma": _F,
         "beta": _F,
     },
-    "FusedMatMul": {**_GEMM, "transBatchA": _I, "transBatchB": _I},
+    "FusedMatMul": {**_GEMM, "transBatchA": _FLAG, "transBatchB": _FLAG},
     "GatherBlockQuantized": {"bits": _I, "block_size": _I, "gather_axis": _I, "quantize_axis": _I},
     "GatherND": {},
     "Gelu": {},
     "GemmFastGelu": {},
     "GroupNorm": _GROUPS,
     "GroupQueryAttention": {
-        "causal": _I,
-        "do_rotary": _I,
+        "causal": _FLAG,
+        "do_rotary": _FLAG,
         "k_quant_type": _off("NONE"),
         "kv_cache_bit_width": _off(),
         "kv_num_heads": _INT_NEEDED,
@@ -96,15 +100,15 @@ ATTRIBUTES: Mapping[str, Mapping[str, AttributeRule]] = {
         "num_heads": _INT_NEEDED,
         "qk_norm_epsilon": _F,
         "qk_output": _I,
-        "rotary_interleaved": _I,
+        "rotary_interleaved": _FLAG,
         "scale": _F,
         "sliding_window_cache": _off(),
-        "smooth_softmax": _I,
+        "smooth_softmax": _FLAG,
         "softcap": _F,
         "v_quant_type": _off("NONE"),
     },
     "LayerNormalization": {"axis": _I, "epsilon": _F, "stash_type": _I},
-    "MatMulBnb4": {**_BLOCKS, "quant_type": _INT_NEEDED, "training_mode": _I, "transB": _I},
+    "MatMulBnb4": {**_BLOCKS, "quant_type": _INT_NEEDED, "training_mode": _I, "transB": _FLAG},
     "MatMulInteger16": {},
     "MatMulIntegerToFloat": {},
     "MatMulNBits": {**_BLOCKS, "accuracy_level": _I, "bits": _I, "weight_prepacked": _off()},
@@ -117,10 +121,10 @@ ATTRIBUTES: Mapping[str, Mapping[str, AttributeRule]] = {
     "QEmbedLayerNormalization": {"epsilon": _F},
     "QGemm": _GEMM,
     "QLinearAdd": {},
-    "QLinearAveragePool": {**_POOL, "channels_last": _I, "count_include_pad": _I},
+    "QLinearAveragePool": {**_POOL, "channels_last": _FLAG, "count_include_pad": _FLAG},
     "QLinearConcat": {"axis": _INT_NEEDED},
-    "QLinearConv": {**_CONV, "channels_last": _I},
-    "QLinearGlobalAveragePool": {"channels_last": _I},
+    "QLinearConv": {**_CONV, "channels_last": _FLAG},
+    "QLinearGlobalAveragePool": {"channels_last": _FLAG},
     "QLinearLeakyRelu": {"alpha": _F},
     "QLinearMul": {},
     "QLinearReduceMean": _REDUCED,
@@ -132,7 +136,7 @@ ATTRIBUTES: Mapping[str, Mapping[str, AttributeRule]] = {
     "Range": {},
     "ReduceSumInteger": _REDUCED,
     "RotaryEmbedding": {
-        "interleaved": _I,
+        "interleaved": _FLAG,
         "is_packed_batching": _off(),
         "num_heads": _I,
         "rotary_embedding_dim": _I,

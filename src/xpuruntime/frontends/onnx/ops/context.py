@@ -85,6 +85,20 @@ class OnnxLoweringContext:
         """Return whether this output has readers."""
         return position < len(self.outputs) and bool(self.outputs[position])
 
+    def vector(self, position: int, size: DimLike, description: str) -> str:
+        """Return an operand that must have one dim of this size. Raise NotLowered for another shape, which would broadcast to another meaning."""
+        spec = self.spec(position)
+        if spec.shape != (size,):
+            raise NotLowered(f"its {description} is {spec} instead of one dim of {size}")
+        return self.input(position)
+
+    def epsilon(self, default: float) -> float:
+        """Return the attribute ``epsilon``. Raise NotLowered if it is negative or not a number."""
+        value = float(self.attr("epsilon", default))
+        if not value >= 0:
+            raise NotLowered(f"its epsilon is {value}")
+        return value
+
     # ── contents known at import
 
     def known(self, position: int) -> Array | None:

@@ -10,7 +10,11 @@ __all__ = ["LOWERINGS"]
 
 
 def _kernel(n: OnnxLoweringContext, weight: int = 1) -> list[int]:
-    return list(n.attr("kernel_shape") or numbers(n.spec(weight).shape[2:], "the kernel's size"))
+    """Return the size of the kernel, that of the filter. Raise NotLowered if ``kernel_shape`` is another."""
+    given, shape = n.attr("kernel_shape"), n.spec(weight).shape[2:]
+    if given and any(isinstance(d, int) for d in shape) and list(shape) != list(given):
+        raise NotLowered(f"its kernel_shape is {list(given)}, and its filter has {list(shape)}")
+    return list(given or numbers(shape, "the kernel's size"))
 
 
 def _conv(op: str, weight: int = 1) -> OpLowering:

@@ -16,6 +16,17 @@ def window(n: OnnxLoweringContext, kernel: list[int], space: tuple[DimLike, ...]
     rank = len(kernel)
     stride = list(n.attr("strides") or [1] * rank)
     dilation = list(n.attr("dilations") or [1] * rank)
+    pads = list(n.attr("pads") or [0] * (2 * rank))
+    if len(space) != rank:
+        raise NotLowered(f"a window of {rank} dims does not fit an operand with {len(space)}")
+    for name, values, count, least in (
+        ("kernel_shape", kernel, rank, 1),
+        ("strides", stride, rank, 1),
+        ("dilations", dilation, rank, 1),
+        ("pads", pads, 2 * rank, 0),
+    ):
+        if len(values) != count or min(values, default=least) < least:
+            raise NotLowered(f"its {name} are {values}; {count} numbers from {least} on are needed")
     return {
         "stride": stride,
         "padding": auto_pads(n, kernel, stride, dilation, space),
@@ -36,6 +47,8 @@ def auto_pads(
         return list(n.attr("pads") or [0] * (2 * len(kernel)))
     if mode == "VALID":
         return [0] * (2 * len(kernel))
+    if mode not in ("SAME_UPPER", "SAME_LOWER"):
+        raise NotLowered(f"auto_pad {mode!r} is not supported")
     begins, ends = [], []
     for size, k, s, d in zip(space, kernel, stride, dilation, strict=True):
         span = d * (k - 1) + 1

@@ -15,7 +15,7 @@ def _gelu(approximate: str) -> OpLowering:
     """Return the lowering of Gelu, BiasGelu and FastGelu: the second operand is a bias."""
 
     def lower(n: OnnxLoweringContext) -> Results:
-        x = n.x if n.opt(1) is None else n.b.add(n.x, n.input(1))
+        x = n.x if n.opt(1) is None else n.b.add(n.x, n.vector(1, (n.spec().shape or (1,))[-1], "bias"))
         return str(n.b.gelu(x, approximate=approximate))
 
     return lower

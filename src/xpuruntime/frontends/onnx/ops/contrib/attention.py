@@ -48,9 +48,11 @@ def _projection(n: OnnxLoweringContext, joined: str, at: _Projected) -> Results:
 
 
 def _attention(n: OnnxLoweringContext) -> Results:
+    if n.spec().rank != 3 or n.spec(1).rank != 2:
+        raise NotLowered(f"an operand {n.spec()} with weights {n.spec(1)} is not supported")
     joined = n.b.matmul(n.x, n.input(1))
     if n.opt(2) is not None:
-        joined = n.b.add(joined, n.input(2))
+        joined = n.b.add(joined, n.vector(2, n.spec(1).shape[1], "bias"))
     return _projection(n, str(joined), _Projected(mask=3, past=4, bias=5))
 
 
@@ -58,7 +60,7 @@ def _quantized_attention(n: OnnxLoweringContext) -> Results:
     """Lower QAttention: the projection of integers, then attention in floats."""
     x = dequantized(n, n.x, n.input(3), n.opt(6))
     weight = dequantized(n, n.input(1), n.input(4), n.opt(7), axis=1)
-    joined = n.b.add(n.b.matmul(x, weight), n.input(2))
+    joined = n.b.add(n.b.matmul(x, weight), n.vector(2, n.spec(1).shape[-1], "bias"))
     inner = n.with_inputs(str(joined), *n.inputs[1:])
     return _projection(inner, str(joined), _Projected(mask=5, past=8, bias=0))
 
@@ -119,11 +121,24 @@ def _rotary(n: OnnxLoweringContext) -> Results:
     """Lower RotaryEmbedding of com.microsoft: positions before the tables, a row for each example or one start for all."""
     if n.attr("scale", 1.0) != 1.0:
         raise NotLowered("scaled RotaryEmbedding is not supported")
+    if n.spec(2).rank != 2 or n.spec(2).shape != n.spec(3).shape:
+        raise NotLowered(f"tables {n.spec(2)} and {n.spec(3)} are not supported")
     spec, size, x = n.spec(), 2 * numbers(n.spec(2).shape[1:], "its size")[0], n.x
+    if n.attr("rotary_embedding_dim", 0) not in (0, size):
+        raise NotLowered(
+            f"its rotary_embedding_dim is {n.attr('rotary_embedding_dim')}, and its tables rotate {size}"
+        )
     if spec.rank == 3:
-        heads = int(n.attr("num_heads", 0)) or numbers(spec.shape[2:], "its hidden size")[0] // size
+        (hidden,) = numbers(spec.shape[2:], "its hidden size")
+        heads = int(n.attr("num_heads", 0)) or hidden // size
+        if heads < 1 or hidden % heads or (not n.attr("rotary_embedding_dim", 0) and heads * size != hidden):
+            raise NotLowered(f"{heads} heads of {size} elements do not make up {hidden}")
         x = split_heads(n, n.x, heads)
+    elif not n.attr("rotary_embedding_dim", 0) and spec.shape[-1] != size:
+        raise NotLowered(f"its heads have {spec.shape[-1]} elements, and its tables rotate {size}")
     positions = n.input(1)
+    if n.spec(1).rank > 2:
+        raise NotLowered(f"positions {n.spec(1)} are not supported")
     if n.spec(1).rank < 2:
         batch, length = spec.shape[0], spec.shape[1 if spec.rank == 3 else 2]
         steps = n.b.arange(start=0, end=length, step=1, dtype=n.spec(1).dtype)

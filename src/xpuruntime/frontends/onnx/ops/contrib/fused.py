@@ -75,15 +75,18 @@ def _skip_norm(*, rms: bool) -> OpLowering:
     def lower(n: OnnxLoweringContext) -> Results:
         if n.has_readers(1) or n.has_readers(2):
             raise NotLowered("its statistics as outputs are not supported")
-        total, bias = n.b.add(n.x, n.input(1)), n.opt(3 if rms else 4)
-        if bias is not None:
-            total = n.b.add(total, bias)
-        shape, eps = n.spec().shape[-1:], float(n.attr("epsilon", 1e-12))
+        x, skip, bias = n.spec().shape, n.spec(1).shape, 3 if rms else 4
+        if len(x) not in (2, 3) or (skip != x and (len(x) < 3 or skip not in ((1, *x[1:]), x[1:]))):
+            raise NotLowered(f"a skip {n.spec(1)} of an operand {n.spec()} is not supported")
+        total, size, eps = n.b.add(n.x, n.input(1)), x[-1], n.epsilon(1e-12)
+        if n.opt(bias) is not None:
+            total = n.b.add(total, n.vector(bias, size, "bias"))
+        weight = n.vector(2, size, "gamma")
         if rms:
-            y = n.b.rms_norm(total, n.input(2), normalized_shape=shape, eps=eps)
+            y = n.b.rms_norm(total, weight, normalized_shape=[size], eps=eps)
         else:
-            affine = [n.input(2)] if n.opt(3) is None else [n.input(2), n.input(3)]
-            y = n.b.layer_norm(total, *affine, normalized_shape=shape, eps=eps)
+            affine = [weight] if n.opt(3) is None else [weight, n.vector(3, size, "beta")]
+            y = n.b.layer_norm(total, *affine, normalized_shape=[size], eps=eps)
         return [str(y), None, None, str(total)]
 
     return lower
@@ -93,8 +96,10 @@ def _simplified_norm(n: OnnxLoweringContext) -> Results:
     """Lower SimplifiedLayerNormalization: an RMS norm over the dims from ``axis`` on."""
     if n.has_readers(1):
         raise NotLowered("its statistics as outputs are not supported")
-    shape = n.spec().shape[n.axis(-1) :]
-    return str(n.b.rms_norm(n.x, n.input(1), normalized_shape=shape, eps=float(n.attr("epsilon", 1e-5))))
+    shape, kinds = n.spec().shape[n.axis(-1) :], (n.spec().dtype, n.spec(1).dtype)
+    wide = max(kinds, key=lambda kind: kind.bits)
+    x, weight = n.cast(n.x, wide), n.cast(n.input(1), wide)
+    return n.cast(str(n.b.rms_norm(x, weight, normalized_shape=shape, eps=n.epsilon(1e-5))), kinds[1])
 
 
 def _embed_norm(n: OnnxLoweringContext) -> Results:
@@ -117,8 +122,13 @@ def embed_norm(
     if n.opt(1) is not None and parts is not None:
         total = n.b.add(total, _rows(n, parts, n.input(1)))
     shape = n.spec_of(str(total)).shape[-1:]
-    y = n.b.layer_norm(total, weight, bias, normalized_shape=shape, eps=float(n.attr("epsilon", 1e-12)))
+    for name, value in (("gamma", weight), ("beta", bias)):
+        if value is None or n.spec_of(value).shape != shape:
+            raise NotLowered(f"its {name} is not one dim of {shape[0]}")
+    y = n.b.layer_norm(total, weight, bias, normalized_shape=shape, eps=n.epsilon(1e-12))
     count = None
+    if n.opt(mask) is not None and n.spec(mask).shape != n.spec().shape:
+        raise NotLowered(f"a mask {n.spec(mask)} of words {n.spec()} is not supported")
     if n.has_readers(1):
         if n.opt(mask) is None:
             count = str(n.b.full(size=[n.spec().shape[0]], value=0, dtype=DType.INT32))

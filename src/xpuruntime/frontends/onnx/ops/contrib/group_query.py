@@ -71,6 +71,8 @@ def _check_group_query(n: OnnxLoweringContext) -> None:
     for position, what in _UNSUPPORTED_INPUTS.items():
         if n.opt(position) is not None:
             raise NotLowered(f"{what} are not supported")
+    if n.attr("local_window_size", -1) >= 0 and not n.attr("causal", 1):
+        raise NotLowered("a window of attention that is not causal is not supported")
     if n.has_readers(3):
         raise NotLowered("scores as outputs are not supported")
 

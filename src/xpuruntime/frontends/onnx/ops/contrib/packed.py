@@ -166,13 +166,17 @@ def _gather_blocks(n: OnnxLoweringContext) -> Results:
     """Lower GatherBlockQuantized: rows of codes, then their floats."""
     spec, rank = n.spec(), n.spec().rank
     bits = _bits(n) if spec.dtype is DType.UINT8 else spec.dtype.bits
-    gather, quantize = (int(n.attr(a, d)) % rank for a, d in (("gather_axis", 0), ("quantize_axis", 1)))
-    if gather != 0 or quantize != rank - 1:
+    gather, quantize = (int(n.attr(a, d)) for a, d in (("gather_axis", 0), ("quantize_axis", 1)))
+    if gather not in (0, -rank) or quantize not in (-1, rank - 1):
         raise NotLowered("only rows of the first dim with blocks along the last one are supported")
     kind, block = n.spec(2).dtype, int(n.attr("block_size", 128))
     (width,) = numbers(spec.shape[-1:], "the number of columns")
     packed = spec.dtype is DType.UINT8
     size = width * _PER_BYTE[bits] if packed else width
+    if block < 16 or block & (block - 1):
+        raise NotLowered(f"blocks of {block} are not supported; their size is a power of two from 16 on")
+    if n.spec(2).shape != (*spec.shape[:-1], -(-size // block)):
+        raise NotLowered(f"scales {n.spec(2)} of {size} columns in blocks of {block} are not supported")
 
     def row(position: int) -> str:
         codes = str(n.b.index_select(n.input(position), n.input(1), dim=0))

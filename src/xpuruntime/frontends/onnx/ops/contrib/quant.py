@@ -19,6 +19,8 @@ __all__ = ["LOWERINGS", "dequantized"]
 def _one(n: OnnxLoweringContext, value: str | None) -> str | None:
     """Return a scale or zero point of one element as a scalar; one per channel stays as it is."""
     if value is None or n.spec_of(value).shape != (1,):
+        if value is not None and n.spec_of(value).rank > 1:
+            raise NotLowered(f"a scale or zero point {n.spec_of(value)} is not supported")
         return value
     return str(n.b.view(value, size=[]))
 
@@ -71,6 +73,10 @@ def _softmax(n: OnnxLoweringContext) -> Results:
 
 
 def _average_pool(n: OnnxLoweringContext) -> Results:
+    if n.attr("ceil_mode", 0) and n.attr("count_include_pad", 0):
+        raise NotLowered(
+            "ceil_mode with count_include_pad is not supported: ONNX Runtime counts beyond the padding"
+        )
     x = _floats(n, 0, 1, 2)
     last = bool(n.attr("channels_last", 0))
     x = channels_first(n, x) if last else x
@@ -131,7 +137,7 @@ def _integer_to_float(n: OnnxLoweringContext) -> Results:
     """Lower MatMulIntegerToFloat."""
     last = max(n.spec(1).rank - 1, 0)
     y = n.b.matmul(_floats(n, 0, 2, 4), _floats(n, 1, 3, 5, axis=last))
-    return str(y) if n.opt(6) is None else str(n.b.add(y, n.input(6)))
+    return str(y) if n.opt(6) is None else str(n.b.add(y, n.vector(6, n.spec_of(str(y)).shape[-1], "bias")))
 
 
 def _dynamic(n: OnnxLoweringContext) -> Results:
@@ -139,7 +145,7 @@ def _dynamic(n: OnnxLoweringContext) -> Results:
     codes, scale, zero = n.b.dynamic_quantize_linear(n.x)
     a = dequantized(n, str(codes), str(scale), str(zero))
     y = n.b.matmul(a, _floats(n, 1, 2, 3, axis=max(n.spec(1).rank - 1, 0)))
-    return str(y) if n.opt(4) is None else str(n.b.add(y, n.input(4)))
+    return str(y) if n.opt(4) is None else str(n.b.add(y, n.vector(4, n.spec_of(str(y)).shape[-1], "bias")))
 
 
 def _reduce_mean(n: OnnxLoweringContext) -> Results:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xpuruntime.workbench.bench.statistics import BLOCKS, median_interval, paired_ratio, summarize
+from xpuruntime.profiler.statistics import BLOCKS, median_interval, paired_ratio, summarize
 
 positive = st.lists(st.floats(1e-3, 1e6), min_size=1, max_size=200)
 

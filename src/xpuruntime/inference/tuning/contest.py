@@ -1,0 +1,134 @@
+"""The kernels that compete for the calls of one program, and the programs that measure them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...compiler.locked import KernelLock
+from ...program.program import CompiledProgram
+from ...protocols import Array
+from ...runtime.device import Device
+from ...runtime.execution.demands import SETTLED
+from ...runtime.execution.executor import Executor
+from ...runtime.weights.load import Weights, load_weights
+from ...targets import DeviceId
+from ..execution.seeded_inputs import sample_feeds
+from .timing import Sample, repeats, whole_runs
+
+__all__ = ["CompileWith", "Contest", "KernelVariant", "call_of"]
+
+CompileWith = Callable[[Mapping[str, str] | None], tuple[CompiledProgram, KernelLock]]
+"""Compiles the program with the given kernel of each call, or chooses kernels and records them."""
+
+
+def call_of(key: str) -> str:
+    """Return the ``call_key`` of a lock's key."""
+    return key.partition(" ")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class KernelVariant:
+    """A program of the model that is measured.
+
+    name: the name under which the times of whole runs are stored. words: the kernel of each call. keys: the key of each stage, empty for a
+    stage of no node. arrays: the inputs in the program's order.
+    """
+
+    name: str
+    words: Mapping[str, str]
+    executor: Executor
+    keys: tuple[str, ...]
+    arrays: list[NDArray[Any]]
+
+    def call_times(self) -> Iterator[Sample]:
+        """Yield the time of each node's call: the sum of its stages in a run. The clock has a resolution of one nanosecond."""
+        for _ in self._repeated():
+            clock = np.zeros(len(self.executor.plan.calls), np.int64)
+            self.executor.run_arrays(self.arrays, times=clock)
+            sums: dict[str, int] = defaultdict(int)
+            for key, ns in zip(self.keys, clock.tolist(), strict=True):
+                if key:
+                    sums[key] += ns
+            for key, ns in sums.items():
+                yield call_of(key), self.words[key], max(ns, 1) / 1e3
+
+    def run_times(self) -> Iterator[Sample]:
+        """Yield the time of a whole run without the executor's clock."""
+        yield from whole_runs(self.name, lambda: self.executor.run_arrays(self.arrays))
+
+    def _repeated(self) -> Iterator[int]:
+        """Warm up, then yield once for each timed run of a round."""
+        self.executor.run_arrays(self.arrays)
+        yield from repeats()
+
+    def close(self) -> None:
+        """Free the program."""
+        self.executor.close()
+
+
+class Contest:
+    """The calls of a program with the kernels that a measurement may choose. ``open`` returns the program with other kernels.
+
+    source: the model's arrays by name. feeds: inputs by name; seeded ones by default.
+    """
+
+    def __init__(
+        self,
+        compile_with: CompileWith,
+        source: Mapping[str, Array],
+        device: DeviceId,
+        threads: int | None,
+        feeds: Mapping[str, Array] | None = None,
+    ) -> None:
+        self._compile_with, self._source, self._device, self._threads = compile_with, source, device, threads
+        self.program, self.lock = compile_with(None)
+        self.entry = self.program.entries[0]
+        self.keys = self.lock.stages[self.entry.name]
+        self.stages = self.entry.plans[0].calls
+        self.default = {call_of(k): word for k, word in self.lock.kernels.items()}
+        self.kernels: dict[str, Sequence[str]] = {}
+        for key, words in self.lock.alternatives.items():
+            if key in self.keys:  # nodes with one call may differ in the kernels that a rule permits
+                self.kernels[call_of(key)] = max(self.kernels.get(call_of(key), ()), words, key=len)
+        self.feeds = sample_feeds(self.entry.inputs) if feeds is None else dict(feeds)
+        self._weights: list[Weights] = []
+
+    @property
+    def variants(self) -> int:
+        """Return the number of programs that measure all kernels of each call."""
+        return max((len(words) for words in self.kernels.values()), default=1)
+
+    def words(self, variant: int, calls: Sequence[str] | None = None) -> dict[str, str]:
+        """Return the kernel of each call in a variant: the default one for all but ``calls``, if these are given."""
+        return {
+            k: w[variant % len(w)] if calls is None or call_of(k) in calls else w[0]
+            for k, w in self.lock.alternatives.items()
+        }
+
+    def open(self, name: str, words: Mapping[str, str]) -> KernelVariant:
+        """Return the program with these kernels, ready to run. The caller closes it."""
+        program, lock = self.program, self.lock
+        if dict(words) != lock.kernels:
+            program, lock = self._compile_with(words)
+        executor = Executor(program, Device(self._device), threads=self._threads, policy=SETTLED)
+        weights = load_weights(self._source, program, executor.device, shared=self._weights)
+        self._weights.append(weights)
+        executor.bind(weights)
+        arrays = [np.ascontiguousarray(self.feeds[s.name]) for s in executor.entry.inputs]
+        return KernelVariant(name, words, executor, lock.stages[program.entries[0].name], arrays)
+
+    def nodes(self) -> dict[str, tuple[str, tuple[str, ...]]]:
+        """Return op and model nodes of each call."""
+        found: dict[str, tuple[str, dict[str, None]]] = {}
+        for key, stage in zip(self.keys, self.stages, strict=True):
+            if key:
+                found.setdefault(call_of(key), ("+".join(stage.ops), {}))[1].update(
+                    dict.fromkeys(stage.nodes)
+                )
+        return {key: (op, tuple(names)) for key, (op, names) in found.items()}

@@ -1,0 +1,88 @@
+"""Packages that are not installed, or installed and broken: errors that name them and the command that helps."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from xpuruntime.faults import as_error
+from xpuruntime.plugins.packages import EXTRAS, missing_package
+
+ROOT = Path(__file__).parents[2]
+
+
+def python(code: str, *arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=120, env=os.environ | environment, check=False
+    )
+
+
+def test_names_of_training_without_pytorch_name_the_extra() -> None:
+    code = "import sys; sys.modules['torch'] = None; import xpuruntime.pytorch as p; p.autocast"
+    last = python(code).stderr.splitlines()[-1]
+    assert last.startswith("xpuruntime.errors.UnavailableError: [xpuruntime.pytorch.autocast]")
+    assert last.endswith("'torch', which is not installed. Run: pip install 'xpuruntime[torch]'")
+
+
+@pytest.mark.parametrize(("arguments", "package", "install"), [
+    (["certify", "f.py:f"], "torch", "'xpuruntime[torch]'"),
+    (["lint", "auto.yaml"], "yaml", "pyyaml"),
+])  # fmt: skip
+def test_a_verb_without_a_package_names_it(arguments: list[str], package: str, install: str) -> None:
+    code = f"import sys; sys.modules[{package!r}] = None; from xpuruntime.cli import main; main()"
+    done = python(code, *arguments)
+    assert done.returncode == 6, done.stderr
+    assert f"needs the Python package {package!r}, which is not installed" in done.stderr
+    assert f"do:  Run: pip install {install}" in done.stderr
+
+
+def test_extras_are_those_of_the_project() -> None:
+    import tomllib
+
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for package, extra in EXTRAS.items():
+        assert any(d.startswith(package.replace("_", "-")) for d in extras[extra]), package
+
+
+def test_only_an_absent_package_is_one() -> None:
+    assert missing_package(ImportError("cannot import name"), "x") is None
+    assert missing_package(ModuleNotFoundError("no", name="numpy.no_such_part"), "x") is None
+    assert missing_package(ModuleNotFoundError("no", name="xpuruntime.no_such_part"), "x") is None
+    error = as_error(ModuleNotFoundError("no", name="no_such_package.part"), "x")
+    assert str(error).endswith("'no_such_package', which is not installed. Run: pip install no_such_package")
+
+
+@pytest.fixture(scope="module")
+def broken(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment of a process whose onnxruntime fails when it is imported."""
+    pytest.importorskip("onnxruntime")
+    folder = tmp_path_factory.mktemp("broken")
+    (folder / "onnxruntime").mkdir()
+    (folder / "onnxruntime" / "__init__.py").write_text("raise ImportError('libonnxruntime.so: no symbol')")
+    return {"PYTHONPATH": f"{folder}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+
+
+@pytest.mark.parametrize(("verb", "code"), [
+    (["doctor"], 1), (["devices"], 0), (["inspect", "{m}"], 0), (["run", "{m}", "-e", "onnxruntime"], 8),
+    (["tune", "{m}", "-o", "{t}/t.json", "--rounds", "1", "--engine", "onnxruntime"], 8), (["run", "{m}", "-d", "cpu"], 0),
+])  # fmt: skip
+def test_a_broken_engine_is_a_reason_and_no_fault(
+    broken: dict[str, str], verb: list[str], code: int, tmp_path: Path
+) -> None:
+    from xpuruntime.frontends.onnx_writer import to_onnx
+    from xpuruntime.ir import GraphBuilder
+
+    b = GraphBuilder("g")
+    b.output("y", b.relu(b.input("x", "float32[2, 3]")))
+    (tmp_path / "m.onnx").write_bytes(to_onnx(b.build(), {}).SerializeToString())
+    arguments = [a.format(m=tmp_path / "m.onnx", t=tmp_path) for a in verb]
+    done = python("from xpuruntime.cli import main; main()", *arguments, **broken)
+    assert done.returncode == code, done.stderr
+    if verb[:1] != ["run"] or code:
+        assert "cannot be imported: ImportError: libonnxruntime.so: no symbol" in done.stdout + done.stderr
+        assert "pip install --force-reinstall onnxruntime" in done.stdout + done.stderr or verb == ["devices"]
