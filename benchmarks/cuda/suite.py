@@ -394,6 +394,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     name = torch.cuda.get_device_name(0) if torch.cuda.is_available() else "none"
     facts = machine(name, "torch", "timm", "torchvision", "transformers")
+    if before := known.get("machine"):
+        facts["earlier_commands"] = [*before.get("earlier_commands", []), before["command"]]
     save = functools.partial(_save, args, facts, rows)
 
     def done(case: Case, row: dict[str, Any]) -> None:

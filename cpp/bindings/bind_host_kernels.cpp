@@ -1,4 +1,5 @@
 // bindings/bind_host_kernels.cpp: Python functions as kernels of a plan.
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -15,7 +16,7 @@ using namespace nb::literals;
 namespace xpurt::bindings {
 namespace {
 
-// Calls `function(addresses, stream)`, which returns "" or an error message.
+// Calls `function(addresses, stream)`, which returns "", an error message, or a message and a remedy.
 class PythonKernel final : public HostKernel {
   public:
     PythonKernel(nb::object function, size_t args) : function_(std::move(function)), args_(args) {}
@@ -28,8 +29,12 @@ class PythonKernel final : public HostKernel {
         try {
             nb::list addresses;
             for (size_t i = 0; i < args_; ++i) addresses.append(reinterpret_cast<uintptr_t>(args[i]));
-            const auto error =
-                nb::cast<std::string>(function_(addresses, reinterpret_cast<uintptr_t>(stream)));
+            const nb::object result = function_(addresses, reinterpret_cast<uintptr_t>(stream));
+            if (nb::isinstance<nb::tuple>(result)) {
+                auto [error, remedy] = nb::cast<std::pair<std::string, std::string>>(result);
+                return Status{Code::call_failed, std::move(error), std::move(remedy)};
+            }
+            const auto error = nb::cast<std::string>(result);
             return error.empty() ? Status{} : Status{Code::call_failed, error, "Fix the function."};
         } catch (const std::exception& error) {
             return {Code::call_failed, error.what(), ""};

@@ -15,7 +15,7 @@ from support.control_models import nested_model
 
 import xpuruntime as xrt
 from xpuruntime import ir
-from xpuruntime.errors import FormatError, KernelUnavailable, RunError, RunTimeout
+from xpuruntime.errors import BuildError, FormatError, KernelUnavailable, RunError, RunTimeout
 from xpuruntime.frontends.onnx_writer import to_onnx
 from xpuruntime.program.program import CompiledProgram, KernelCall
 from xpuruntime.program.validate import problems
@@ -338,3 +338,82 @@ def test_numpy_computes_nothing_but_sizes() -> None:
     with pytest.raises(xrt.EngineUnavailable) as caught:
         xrt.InferenceSession(searching("Strange", "mine"), engine="native", device="cpu")
     assert "known only at run time" in str(caught.value)
+
+
+def either_width(domain: str = "") -> Any:
+    """x of n elements: with the condition the sum of x + 5 weights, without it that of x + 7 weights. domain: of the last op."""
+    from onnx import TensorProto, helper, numpy_helper
+
+    info, node = helper.make_tensor_value_info, helper.make_node
+    rng = np.random.default_rng(3)
+    branches = {
+        f"{name}_branch": helper.make_graph(
+            [
+                node("Add", ["x", f"w{size}"], [f"z{size}"], name=f"add{size}", domain=domain),
+                node("ReduceSum", [f"z{size}"], [f"y{size}"], name=f"sum{size}"),
+            ],
+            name,
+            [],
+            [info(f"y{size}", TensorProto.FLOAT, None)],
+            [numpy_helper.from_array(rng.standard_normal(size).astype(np.float32), f"w{size}")],
+        )
+        for name, size, domain in (("then", 5, ""), ("else", 7, domain))
+    }
+    graph = helper.make_graph(
+        [node("If", ["c"], ["y"], name="if", **branches)],
+        "widths",
+        [info("c", TensorProto.BOOL, []), info("x", TensorProto.FLOAT, ["n"])],
+        [info("y", TensorProto.FLOAT, None)],
+    )
+    return helper.make_model(
+        graph, opset_imports=[helper.make_opsetid(d, 17) for d in {"", domain}], ir_version=9
+    )
+
+
+def test_a_branch_that_the_sizes_rule_out_fails_when_it_is_taken() -> None:
+    ort = pytest.importorskip("onnxruntime", reason="the reference")
+    model = either_width()
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    reference = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    with xrt.InferenceSession(model, device="cpu", engine="native") as session:
+        for size, exists in ((5, True), (7, False), (1, True), (1, False)):
+            fed = {"c": np.array(exists), "x": np.arange(size, dtype=np.float32)}
+            (got,) = session.run(fed).values()
+            np.testing.assert_allclose(got, reference.run(None, fed)[0], rtol=1e-6)
+        for size, absent in ((5, False), (7, True)):
+            fed = {"c": np.array(absent), "x": np.arange(size, dtype=np.float32)}
+            with pytest.raises(Exception, match="broadcast"):
+                reference.run(None, fed)
+            with pytest.raises(
+                RunError,
+                match=r"cannot run for inputs of these sizes: its body has Add.*of other sizes or values",
+            ):
+                session.run(fed)
+            fed["c"] = np.array(not absent)
+            session.run(fed)  # the session goes on
+        with pytest.raises(BuildError, match=r"no form in the IR.*shapes do not broadcast.*got sizes n = 6"):
+            session.run({"c": np.array(True), "x": np.ones(6, np.float32)})
+
+
+def test_a_branch_with_an_op_that_is_not_known_is_not_ruled_out() -> None:
+    from xpuruntime.frontends.onnx import import_onnx
+
+    (ruled_out,) = (n for n in import_onnx(either_width(), sizes={"n": 5})[0].nodes if n.op == "cond")
+    assert [n.op for n in ruled_out.attrs["else_branch"].nodes] == ["fail"]
+    (kept,) = import_onnx(either_width("elsewhere"), sizes={"n": 5})[0].nodes
+    assert kept.op == "opaque"
+    assert "elsewhere" in kept.attrs["reason"]
+
+
+def test_the_end_of_a_run_is_no_value_that_a_pass_may_compute() -> None:
+    text = 'graph "g" {\n  input %x: float32[2]\n  %f: float32[2] = fail(size=[2], dtype=float32, reason="ruled out")\n'
+    text += '  %y: float32[2] = add(%x, %f)\n  output "y" = %y\n}\n'
+    graph = ir.parse(text)
+    x = np.ones(2, np.float32)
+    with pytest.raises(xrt.XpuError, match="ruled out"):
+        ir.interp.run(graph, {"x": x})
+    program = xrt.compile(graph)
+    with pytest.raises(RunError, match=r"ruled out\. Give inputs of other sizes or values"):
+        xrt.Executor(program, "cpu").run({"x": x})
+    assert any("has no reason" in p for p in problems(change(program, with_options(reason=3))))

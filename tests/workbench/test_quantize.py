@@ -138,6 +138,83 @@ def test_smoothing_moves_the_range_of_large_channels_into_the_weights(tmp_path: 
     assert smooth.error < plain.error / 2
 
 
+PRODUCTS = {
+    "conv without bias": ([("Conv", ["x", "w"], "y", {})], {"w": (5, 8, 3, 3)}, [1, 8, 9, 9], [1, 5, 7, 7]),
+    "grouped conv": (
+        [("Conv", ["x", "w", "b"], "y", {"group": 4})],
+        {"w": (12, 2, 2, 2), "b": (12,)},
+        [1, 8, 6, 6],
+        [1, 12, 5, 5],
+    ),
+    "gemm": ([("Gemm", ["x", "w", "b"], "y", {})], {"w": (64, 5), "b": (5,)}, [3, 64], [3, 5]),
+    "gemm, transposed": (
+        [("Gemm", ["x", "w", "b"], "y", {"transB": 1, "alpha": 0.5, "beta": 2.0})],
+        {"w": (5, 64), "b": (5,)},
+        [3, 64],
+        [3, 5],
+    ),
+    "gemm without bias": ([("Gemm", ["x", "w"], "y", {})], {"w": (64, 5)}, [3, 64], [3, 5]),
+    "matmul and add": (
+        [("MatMul", ["x", "w"], "p", {}), ("Add", ["b", "p"], "y", {})],
+        {"w": (64, 5), "b": (5,)},
+        [1, 3, 64],
+        [1, 3, 5],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_biases_take_the_mean_error_of_rounded_weights(name: str, tmp_path: Path) -> None:
+    nodes, shapes, size, result = PRODUCTS[name]
+    rng = np.random.default_rng(5)
+    model = saved(
+        tmp_path / "m.onnx",
+        nodes,
+        {k: rng.standard_normal(s).astype(F) for k, s in shapes.items()},
+        size,
+        result,
+    )
+    x = (rng.standard_normal((64, *size)) + 3).astype(F)
+    np.savez(tmp_path / "s.npz", x=x.reshape(-1, *size[1:]))
+
+    def bias_of(out: Path, keep: bool) -> float:
+        report = quantize(model, tmp_path / "s.npz", out, correct_biases=not keep, samples=200)
+        assert report.corrected == (0 if keep else 1)
+        with (
+            xrt.InferenceSession(model, device="cpu", engine="onnxruntime") as whole,
+            xrt.InferenceSession(out, device="cpu", engine="onnxruntime") as rounded,
+        ):
+            lost = [whole.run(x=v)["y"] - rounded.run(x=v)["y"] for v in x]
+        axes = (0, 1, 3, 4) if len(size) == 4 else tuple(range(len(size)))
+        return float(np.abs(np.mean(lost, axes)).max())
+
+    assert bias_of(tmp_path / "corrected.onnx", keep=False) < 0.5 * bias_of(
+        tmp_path / "plain.onnx", keep=True
+    )
+
+
+@pytest.mark.parametrize("constant", [True, False])
+def test_the_factor_of_a_gemm_s_bias_is_kept(constant: bool, tmp_path: Path) -> None:
+    rng = np.random.default_rng(6)
+    weights = {"w": rng.standard_normal((8, 5)).astype(F), "b": 10 * rng.standard_normal(5).astype(F)}
+    gemm = ("Gemm", ["x", "w", "b" if constant else "r"], "y", {"beta": 3.0})
+    add = [] if constant else [("ReduceSum", ["x"], "s", {"keepdims": 1}), ("Mul", ["s", "b"], "r", {})]
+    model = saved(tmp_path / "m.onnx", [*add, gemm], weights, [1, 8], [1, 5])
+    report = quantize(model, samples(tmp_path / "s.npz", 8), tmp_path / "q.onnx")
+    assert report.error < 0.03
+
+
+def test_products_in_floats_keep_their_biases(net: tuple[Path, Path, Path]) -> None:
+    model, data, out = net
+    report = quantize(model, data, out, exclude=["c"])
+    assert report.corrected == 1  # the last product has no bias
+    written = onnx.load(str(out))
+    (node,) = (n for n in written.graph.node if n.name == "c")
+    contents = {t.name: onnx.numpy_helper.to_array(t) for t in written.graph.initializer}
+    plain = {t.name: onnx.numpy_helper.to_array(t) for t in onnx.load(str(model)).graph.initializer}
+    assert any(np.array_equal(contents[node.input[2]], w) for w in plain.values())
+
+
 def test_a_folder_holds_a_file_per_sample(net: tuple[Path, Path, Path], tmp_path: Path) -> None:
     model, data, out = net
     folder = tmp_path / "folder"

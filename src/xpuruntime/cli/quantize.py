@@ -63,6 +63,13 @@ def quantize(
             help="Share of an activation's range that moves into the weights after layer norms. Default: 0.5.",
         ),
     ] = None,
+    correct_biases: Annotated[
+        bool,
+        typer.Option(
+            "--correct-biases/--keep-biases",
+            help="Add the mean error that rounded weights make to the biases.",
+        ),
+    ] = True,
     max_error: Annotated[
         float | None,
         typer.Option(
@@ -107,6 +114,7 @@ def quantize(
             per_channel=not per_tensor,
             method=method,
             smoothing=smoothing,
+            correct_biases=correct_biases,
             max_error=max_error,
             exclude=tuple(exclude or ()),
             progress=update,
@@ -130,9 +138,10 @@ def _show(report: QuantizeReport) -> None:
         )
     budget = "" if report.max_error is None else f", the budget is {report.max_error:.3g}"
     smoothed = f"; {report.smoothed} norms smoothed" if report.smoothed else ""
+    corrected = f"; {report.corrected} biases corrected" if report.corrected else ""
     print_line(
         f"error of the outputs over {report.samples} samples: {report.error:.3g}{budget}"
-        f"; {len(report.kept)} of {len(report.nodes)} products in floats{smoothed}"
+        f"; {len(report.kept)} of {len(report.nodes)} products in floats{smoothed}{corrected}"
     )
     if report.worst is None:
         print_line("no product is quantized: raise --max-error, or quantize another way")

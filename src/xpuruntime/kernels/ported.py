@@ -12,7 +12,7 @@ from typing import Any
 from ..codegen.target import CodegenTarget
 from ..decisions import Reason, Support
 from ..ir import OPS
-from ..ir.ops.control import CONTROL
+from ..ir.ops.control import AT_RUN_TIME
 from ..program.program import KernelParam
 from ..types import DType, TensorSpec
 from .kernel import Kernel, LoweredCall, NodeCall, Operand, Stage, operand_ref
@@ -107,6 +107,6 @@ def _plain(value: Any) -> Any:
 
 
 _POINTWISE = tuple(sorted(name for name, op in OPS.items() if op.pointwise and name not in _PRODUCTS))
-_OTHERS = tuple(sorted(set(OPS) - set(_POINTWISE) - set(_PRODUCTS) - CONTROL))
+_OTHERS = tuple(sorted(set(OPS) - set(_POINTWISE) - set(_PRODUCTS) - AT_RUN_TIME))
 
 KERNELS = (Ported("elementwise", _POINTWISE), Ported("matmul", tuple(_PRODUCTS)), Ported("fused", _OTHERS))

@@ -132,9 +132,9 @@ def _own_decisions(model: Generator) -> list[Decision]:
             "bytes": loaded.size_bytes,
             "load_s": round(loaded.seconds, 4),
         }
-        how = "mapped from the store" if loaded.from_store else "loaded from the checkpoint"
+        way = "mapped from the store" if loaded.from_store else "loaded from the checkpoint"
         code = Reason.RECORDED if loaded.from_store else Reason.DEFAULT
-        why = f"{loaded.size_bytes} bytes, {how} in {loaded.seconds:.2f} s"
+        why = f"{loaded.size_bytes} bytes, {way} in {loaded.seconds:.2f} s"
         programs.append(Decision("weights", name, Candidate("packed", code, why, facts=facts)))
     programs += _formats(model)
     if (ranks := len(model.devices)) > 1:
@@ -144,19 +144,19 @@ def _own_decisions(model: Generator) -> list[Decision]:
 
 
 def _formats(model: Generator) -> list[Decision]:
-    """Return the decision on the formats of a GGUF file: for each, how many weights stay in their blocks, and how many are read as floats."""
+    """Return the decision on the formats of a GGUF file: for each, the number of weights that stay in their blocks, and of those that are read as floats."""
     name = model.checkpoint.name
     quantized = {n: f for n, f in model.checkpoint.formats.items() if f not in UNQUANTIZED}
     if not quantized:
         return []
-    kept, also = model.programs.in_blocks()
+    blocks, also = model.programs.in_blocks()
     counts = {
-        "in blocks": Counter(quantized[n] for n in kept),
-        "as floats": Counter(f for n, f in quantized.items() if n not in kept or n in also),
+        "in blocks": Counter(quantized[n] for n in blocks),
+        "as floats": Counter(f for n, f in quantized.items() if n not in blocks or n in also),
     }
-    texts = [f"{n} {f} {how}" for how, own in counts.items() for f, n in sorted(own.items())]
-    chosen, code = ("stored", Reason.REQUESTED) if kept else ("floats", Reason.DEFAULT)
-    facts = {how: dict(own) for how, own in counts.items()}
+    texts = [f"{n} {f} {form}" for form, own in counts.items() for f, n in sorted(own.items())]
+    chosen, code = ("stored", Reason.REQUESTED) if blocks else ("floats", Reason.DEFAULT)
+    facts = {form: dict(own) for form, own in counts.items()}
     return [Decision("stored weights", name, Candidate(chosen, code, ", ".join(texts), facts=facts))]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..ir import OPS, Graph, Input, Node, Output, State
-from ..ir.ops.control import CONTROL
+from ..ir.ops.control import AT_RUN_TIME
 from .context import PassContext
 
 __all__ = ["run"]
@@ -42,7 +42,7 @@ def run(graph: Graph, context: PassContext | None = None) -> Graph:
 def _key(node: Node) -> Any:
     """Return a key that is equal for nodes with equal results; None for nodes that may differ."""
     op = OPS[node.op]
-    if node.op in ("opaque", *CONTROL) or op.random or op.data_dependent:
+    if node.op in AT_RUN_TIME or op.random or op.data_dependent:
         return None
     inputs: tuple[Input, ...] = node.inputs
     if op.commutative and len(inputs) >= 2:

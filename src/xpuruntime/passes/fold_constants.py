@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ..errors import IrError
 from ..ir import MAX_CONST_ELEMENTS, OPS, Const, Editor, Graph, Node
 from ..ir.interp import evaluate
-from ..ir.ops.control import CONTROL
+from ..ir.ops.control import AT_RUN_TIME
 from ..types import DType
 from ._lib.known import elements
 from .context import PassContext
@@ -56,7 +56,7 @@ def run(graph: Graph, context: PassContext | None = None) -> Graph:
 
 def _foldable(node: Node, known: Mapping[str, object]) -> bool:
     op = OPS[node.op]
-    if node.op in ("opaque", "fused", *CONTROL) or op.random or op.data_dependent:
+    if node.op == "fused" or node.op in AT_RUN_TIME or op.random or op.data_dependent:
         return False
     if any(v not in known for v in node.values):
         return False

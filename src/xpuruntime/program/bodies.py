@@ -47,7 +47,7 @@ def _depth(entries: Mapping[str, EntryPoint], start: str) -> int:
 def _call(entries: Mapping[str, EntryPoint], plan: ExecutionPlan, call: KernelCall) -> Iterator[str]:
     options = call.options
     kind, names = options.get("op"), options.get("entries")
-    count = {"cond": 2, "loop": 1}.get(kind if isinstance(kind, str) else "")
+    count = {"cond": 2, "loop": 1, "fail": 0}.get(kind if isinstance(kind, str) else "")
     if count is None:
         yield f"is of the unknown kind {kind!r}"
         return
@@ -58,6 +58,10 @@ def _call(entries: Mapping[str, EntryPoint], plan: ExecutionPlan, call: KernelCa
     inputs, outputs = [buffers[n] for n in call.inputs], [buffers[n] for n in call.outputs]
     if any(not s.is_static or not s.is_dense for s in (*inputs, *outputs)):
         yield "has a buffer that is not dense and static"
+        return
+    if kind == "fail":
+        if not isinstance(options.get("reason"), str):
+            yield "has no reason"
         return
     if kind == "cond":
         if not inputs or not _is(inputs[0], *_FLAG):

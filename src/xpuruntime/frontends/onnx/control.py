@@ -30,10 +30,15 @@ __all__ = ["BodyValues", "lower_control", "rank_of"]
 MAX_NODES = 200_000
 """Nodes of bodies that one import lowers, repetitions included."""
 _ROUNDS = 8
+_BRANCHES = ("then_branch", "else_branch")
 _SCAN = 9  # the opset in which Scan lost its batch axis
 
 LowerNodes = Callable[["BodyValues", Sequence[Any], Scope], None]
 """Lowers nodes into the values of a body."""
+
+
+class _Impossible(NotLowered):
+    """A body cannot run for the sizes that its operands have."""
 
 
 class BodyValues(OnnxValues):
@@ -48,6 +53,7 @@ class BodyValues(OnnxValues):
             parent.offsets,
         )
         self.known, self.weight_tensors, self.unknown = {}, {}, {}
+        self.impossible = set()
         self.deciding = parent.deciding
         self.parent, self.captures = parent, dict[str, str]()
         self.level: int = getattr(parent, "level", 0) + 1
@@ -166,7 +172,8 @@ class _Site:
         results = [body.value(o.name, inner) for o in graph.output]
         for node in body.b.nodes:
             if node.op == "opaque":
-                raise NotLowered(f"its body has {node.attrs['op_type']}, {node.attrs['reason']}")
+                text = f"its body has {node.attrs['op_type']}, {node.attrs['reason']}"
+                raise (_Impossible if node.name in body.impossible else NotLowered)(text)
         for value in results:
             if body.b.values[value].spec is None:
                 raise NotLowered("a result of its body has a type or rank that is known only at run time")
@@ -214,12 +221,35 @@ def _if(site: _Site) -> list[str]:
         raise NotLowered("its condition is absent")
     graphs = attributes(site.node)
     bodies: list[tuple[BodyValues, list[str]]] = []
-    for name in ("then_branch", "else_branch"):
+    impossible: dict[int, _Impossible] = {}
+    for at, name in enumerate(_BRANCHES):
         body, inner = site.open(graphs[name])
-        bodies.append((body, site.fill(body, graphs[name], inner)))
+        try:
+            results = site.fill(body, graphs[name], inner)
+        except _Impossible as no:
+            impossible[at], results = no, []
+        bodies.append((body, results))
+    if len(impossible) == len(_BRANCHES):
+        raise impossible[0]
+    for at, why in impossible.items():
+        bodies[at] = _failing(site, graphs[_BRANCHES[at]], why, *bodies[1 - at])
     captured = list(dict.fromkeys(v for body, _ in bodies for v in body.read()))
     then, other = (body.graph((), results, captured) for body, results in bodies)
     return site.emit("cond", [site.scalar(condition), *captured], then_branch=then, else_branch=other)
+
+
+def _failing(
+    site: _Site, graph: Any, no: _Impossible, other: BodyValues, results: Sequence[str]
+) -> tuple[BodyValues, list[str]]:
+    """Return a body that fails, with the other branch's types, for a branch that the sizes of the operands rule out. Raise ``no``
+    if the types have open sizes.
+    """
+    body, _ = site.open(graph)
+    specs = [other.b.spec(value) for value in results]
+    if any(not s.is_static for s in specs):
+        raise no
+    reason = f"the branch {graph.name!r} cannot run for inputs of these sizes: {no.reason}"
+    return body, [str(body.b.fail(size=s.shape, dtype=s.dtype, reason=reason)) for s in specs]
 
 
 def _shaped(site: _Site, body: BodyValues, value: str, declared: Any) -> str:

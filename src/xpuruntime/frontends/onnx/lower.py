@@ -69,6 +69,7 @@ class OnnxLowering:
         outer_stem = self.values.b.stem
         self.values.b.stem = scope.prefix + next((o for o in node.output if o), node.op_type)
         node = resolve_references(node, scope.actuals)
+        mismatch = False
         try:
             if (domain, node.op_type) not in self.functions and (
                 reason := why_not_supported(node, domain, scope.opsets.get(domain, 1))
@@ -84,6 +85,7 @@ class OnnxLowering:
                     self.values.deciding |= self.values.roots(no.value)
             except IrError as error:
                 reason = f"{error.what}{'' if error.got is None else f' ({error.got})'}"
+                mismatch = node.op_type not in _CONTROL
             except Exception as error:
                 if not is_fault(error) or isinstance(error, MemoryError):
                     raise
@@ -91,7 +93,9 @@ class OnnxLowering:
             self.values.undo(mark)
             if not self._inlined(node, domain, scope, mark):
                 self.values.undo(mark)
-                self._opaque(node, domain, scope, reason)
+                name = self._opaque(node, domain, scope, reason)
+                if mismatch and all(self._is_sized(i, scope) for i in node.input if i):
+                    self.values.impossible.add(name)
         finally:
             self.values.b.stem = outer_stem
 
@@ -319,7 +323,11 @@ class OnnxLowering:
     def _prefix(self, node: Any, scope: Scope) -> str:
         return f"{scope.prefix}{next((o for o in node.output if o), node.op_type)}/"
 
-    def _opaque(self, node: Any, domain: str, scope: Scope, reason: str) -> None:
+    def _is_sized(self, name: str, scope: Scope) -> bool:
+        spec = self.values.b.values[self.values.value(name, scope)].spec
+        return spec is not None and spec.is_static
+
+    def _opaque(self, node: Any, domain: str, scope: Scope, reason: str) -> str:
         captures = captured(node) if sub_graphs(node) else []
         inputs: list[str | None] = [self.values.value(i, scope) if i else None for i in node.input]
         inputs += [self.values.value(c, scope) for c in captures]
@@ -349,6 +357,7 @@ class OnnxLowering:
             if spec is None:
                 declared_type = scope.types.get(output) or inferred.get(output)
                 self.values.unknown[name] = declared_type
+        return str(names[0])
 
     def _infer(self, node: Any, domain: str, scope: Scope) -> dict[str, Any]:
         inputs = {i: self.values.type_of(i, scope) for i in node.input if i}

@@ -54,6 +54,9 @@ class OnnxValues:
         self.known: dict[str, Array] = {}
         self.weight_tensors: dict[str, Any] = {}
         self.deciding: set[str] = set()  # inputs whose content must be known to lower more nodes
+        self.impossible: set[str] = (
+            set()
+        )  # opaque nodes whose operands have sizes that the op does not accept
         self.unknown: dict[str, Any] = {}  # TypeProto of values without a spec
 
     def mark(self) -> Mark:

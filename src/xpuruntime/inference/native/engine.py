@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ... import __version__
 from ...decisions import Reason, Support
 from ...errors import BuildError, FormatError, LockError, XpuError
-from ...ir import Graph
+from ...ir import Graph, Node
 from ...plugins.registered import registered_kernels
 from ...program.program import CompiledProgram
 from ...protocols import Artifact, EngineRequest, ModelSource
@@ -60,8 +60,8 @@ WITHOUT_PASSES = "without_passes"
 """The engine option that names passes to leave out of the request's optimization level, separated by commas."""
 TIMES = "kernel_times"
 """The engine option that names a file of measured times (``xpu tune``)."""
-_TRIAL_SIZES = (640, 64, 1)
-"""Sizes for which a model is imported to see if it depends on sizes only: an image's, a sequence's, a batch's."""
+_TRIAL_SIZES = (640, 576, 64, 1)
+"""Sizes for which a model is imported to see if it depends on sizes only: an image's, a voice detector's window, a sequence's, a batch's."""
 PRECISIONS = (DType.FLOAT64, DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16)
 
 
@@ -163,7 +163,7 @@ def _ops(model: ModelSource) -> Support:
         if node.op == "opaque":
             return Support.no(
                 Reason.OP_UNSUPPORTED,
-                f"{node.attrs['op_type']} ({name}) has no form in the IR: {node.attrs['reason']}",
+                _no_form(node),
                 do="Use a vendor engine for this model.",
             )
         for spec in (v.spec for v in node.outputs if v.spec is not None):
@@ -174,6 +174,11 @@ def _ops(model: ModelSource) -> Support:
                     do="Use a vendor engine for this model.",
                 )
     return Support.yes()
+
+
+def _no_form(node: Node) -> str:
+    name = node.sources[0].name if node.sources else node.name
+    return f"{node.attrs['op_type']} ({name}) has no form in the IR: {node.attrs['reason']}"
 
 
 def _settles(model: ModelSource, graph: Graph) -> bool:
@@ -325,6 +330,10 @@ def _compiled(
 ) -> CompiledProgram:
     try:
         source = sized_model(model, shapes)
+        if reason := next(map(_no_form, (n for n in source.graph.nodes if n.op == "opaque")), ""):
+            sizes = ", ".join(f"{name} = {size}" for name, size in shapes.items()) or "static"
+            do = "Give inputs of other sizes, or use a vendor engine for this model."
+            raise BuildError(f"native, model {model.name}", reason, got=f"sizes {sizes}", do=do)
         if request.tune is None or lock is not None:
             return compiled_graph(source.graph, request, lock, shapes, source.weights, times)
         subject = TunedSubject(

@@ -7,8 +7,10 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ...errors import IrError
 from ...frontends.onnx.importer import import_onnx
-from ...ir import Graph
+from ...ir import Graph, specialize
+from ...ir.ops.control import CONTROL
 from ...protocols import Array, ModelSource
 from ..models.digests import kept_by_digest
 
@@ -35,12 +37,24 @@ def is_settled(graph: Graph) -> bool:
 def sized_model(model: ModelSource, sizes: Mapping[str, int]) -> NativeModel:
     """Return the model in the IR for inputs of these sizes.
 
-    It is imported again if only the sizes tell what it computes: a branch that depends on a dim, the bounds of a Range.
+    It is imported again if only the sizes tell what it computes (a branch that depends on a dim, the bounds of a Range), or if they rule out
+    a branch.
     """
     source = native_model(model)
-    if model.format != "onnx" or not sizes or is_settled(source.graph):
+    if model.format != "onnx" or not sizes or (is_settled(source.graph) and _accepts(source.graph, sizes)):
         return source
     return _sized(model, tuple(sorted(sizes.items())))
+
+
+def _accepts(graph: Graph, sizes: Mapping[str, int]) -> bool:
+    """Return False if a graph with control flow is not valid for these sizes."""
+    if not any(n.op in CONTROL for n in graph.nodes):
+        return True
+    try:
+        specialize(graph, sizes).check()
+    except IrError:
+        return False
+    return True
 
 
 def native_model(model: ModelSource) -> NativeModel:

@@ -267,10 +267,15 @@ def _no_rows(spec: TensorSpec) -> Array:
     return np.zeros((0, *(d if isinstance(d, int) else 0 for d in spec.shape)), spec.dtype.numpy)
 
 
+def _fail(*, size: Sequence[int], dtype: DType, reason: str) -> Array:
+    raise ValueError(reason)
+
+
 RULES: Mapping[str, InterpRule] = {
     **table.RULES,
     "fused": plain(_fused),
     "cond": plain(_cond),
     "loop": plain(_loop),
+    "fail": plain(_fail),
 }
 """Every op's rule, including those of ``fused`` and of control flow, which evaluate graphs."""

@@ -1,4 +1,4 @@
-"""Control flow: ``cond`` takes one of two branches, ``loop`` repeats a body. Branches and bodies are graphs that the node holds.
+"""Control flow: ``cond`` takes one of two branches, ``loop`` repeats a body, ``fail`` ends the run. Branches and bodies are graphs that the node holds.
 
 A body reads nothing from outside: every value that it needs is an operand of the node and an input of the body. It has no weights and
 no states. Dims of its inputs are those of the operands, or symbols of its own where a size changes from iteration to iteration.
@@ -21,10 +21,12 @@ if TYPE_CHECKING:
     from ..graph import Graph
     from ..parts import Node
 
-__all__ = ["CONTROL", "ROWS", "bodies_of", "depth_of", "own_symbols"]
+__all__ = ["AT_RUN_TIME", "CONTROL", "ROWS", "bodies_of", "depth_of", "own_symbols"]
 
 CONTROL = frozenset(["cond", "loop"])
 """Ops that hold bodies which run on their own."""
+AT_RUN_TIME = CONTROL | {"fail", "opaque"}
+"""Ops that no pass computes, merges or moves out of a run."""
 
 
 def bodies_of(node: Node) -> tuple[Graph, ...]:
@@ -138,6 +140,12 @@ def _cond(c: OpCall) -> list[TensorSpec]:
     return _sized(c, shapes)
 
 
+def _fail(c: OpCall) -> TensorSpec:
+    if any(isinstance(d, int) and d < 0 for d in c["size"]):
+        raise Mismatch("a dim cannot be negative", list(c["size"]))
+    return TensorSpec(tuple(c["size"]), c["dtype"])
+
+
 def _uses(d: DimLike, symbols: frozenset[str]) -> bool:
     return isinstance(d, Dim) and bool(d.symbols & symbols)
 
@@ -208,5 +216,11 @@ ROWS: tuple[OpEntry, ...] = (
         meaning="the body's inputs are the number of the iteration and the operands, of which the first `carried` become its first results;"
         " further results are stacked along a new first dim. It runs `trips` or trip_count times, not at all if the condition is false;"
         " if `checked`, the body's very first result is a bool that ends the loop when it is false",
+    ),
+    op(
+        "fail(; size: dims, dtype: dtype, reason: str) -> y",
+        "control",
+        _fail,
+        meaning="no result: a run that comes to this node fails with the reason. It is the body of a branch that the sizes of the inputs rule out",
     ),
 )

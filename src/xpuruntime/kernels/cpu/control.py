@@ -16,10 +16,10 @@ __all__ = ["KERNELS", "HostControl"]
 
 
 class HostControl(Kernel):
-    """A branch or a loop whose bodies are compiled, controlled by the host."""
+    """A branch or a loop whose bodies are compiled, controlled by the host, or the end of a run with a reason."""
 
     name = "control/host"
-    ops = ("cond", "loop")
+    ops = ("cond", "loop", "fail")
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
         """Return yes for dense operands and results of fixed sizes."""
@@ -41,6 +41,8 @@ class HostControl(Kernel):
         bodies: tuple[Graph, ...] = bodies_of(call.node)
         options: dict[str, object] = {"op": call.op, "entries": [b.name for b in bodies]}
         temps: tuple[int, ...] = ()
+        if call.op == "fail":
+            options["reason"] = attrs["reason"]
         if call.op == "loop":
             limit_and_condition = (*call.inputs, None, None)[:2]
             temps = tuple(max(s.size_bytes or 0, 1) for s in call.outputs[: attrs["carried"]])
@@ -68,6 +70,8 @@ def _unknown(call: NodeCall) -> str:
         results = [tuple(s.shape for s in body.output_specs) for body in bodies_of(call.node)]
         same = all(r == tuple(s.shape for s in call.outputs) for r in results)
         return "" if same else "the sizes of its results depend on the branch"
+    if call.op == "fail":
+        return ""
     attrs = call.attrs
     counted = attrs["trips"] is not None and not attrs["checked"] and (*call.inputs, None, None)[1] is None
     stacks = len(call.outputs) > attrs["carried"]

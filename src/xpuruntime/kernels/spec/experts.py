@@ -84,7 +84,7 @@ def supports_groups(call: NodeCall, form: GroupForm | None) -> Support:
     if refused is not None:
         return refused
     if call.outputs[0].dtype is DType.FLOAT64:
-        return Support.no(Reason.DTYPE_UNSUPPORTED, "weights of 4 bits are not supported for float64")
+        return Support.no(Reason.DTYPE_UNSUPPORTED, "quantized weights are not supported for float64")
     if not call.tensor(1).is_weight:
         return Support.no(Reason.SHAPE_UNSUPPORTED, "the matrices must be weights, which are packed at load")
     if form is None and call.tensor(1).groups is None:

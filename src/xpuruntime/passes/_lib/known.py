@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from ...ir import OPS, Graph, Node
-from ...ir.ops.control import CONTROL
+from ...ir.ops.control import AT_RUN_TIME
 from ...types import TensorSpec
 
 __all__ = ["elements", "few_rows", "is_known", "known_values", "splat"]
@@ -30,7 +30,7 @@ def known_values(graph: Graph) -> frozenset[str]:
 def is_known(node: Node, known: set[str] | frozenset[str]) -> bool:
     """Return whether the node's operands are all known."""
     op = OPS[node.op]
-    if node.op in ("opaque", *CONTROL) or op.random or op.data_dependent:
+    if node.op in AT_RUN_TIME or op.random or op.data_dependent:
         return False
     if any(v.spec is None for v in node.outputs):
         return False

@@ -62,7 +62,7 @@ class Bodies:
 
 
 class _Failed(Exception):
-    """A body's run failed. Its text is the core's message."""
+    """A body's run failed. Its arguments are the core's message and remedy."""
 
 
 class _Control:
@@ -77,8 +77,10 @@ class _Control:
         for entry in self._entries:
             bodies.open(entry)
 
-    def __call__(self, addresses: list[int], stream: int) -> str:
-        """Run the call. Return an empty string, or the error message."""
+    def __call__(self, addresses: list[int], stream: int) -> str | tuple[str, str]:
+        """Run the call. Return an empty string, or the error message and the remedy."""
+        if self._options["op"] == "fail":
+            return str(self._options["reason"]), "Give inputs of other sizes or values."
         bodies = self._bodies()
         if bodies is None:
             return "the executor is closed"
@@ -88,8 +90,10 @@ class _Control:
                 self._branch(executors, addresses)
             else:
                 self._repeat(executors[0], addresses)
-        except (_Failed, XpuError) as error:
-            return str(error)
+        except _Failed as error:
+            return error.args[0], error.args[1]
+        except XpuError as error:
+            return str(error), ""
         return ""
 
     def _branch(self, executors: Sequence[Executor], addresses: list[int]) -> None:
@@ -145,7 +149,7 @@ def _flag(address: int) -> bool:
 def _run(executor: Executor, inputs: list[int], outputs: list[int]) -> None:
     status = executor.run_addresses(inputs, outputs, RUN.weights, RUN.stop)
     if status is not None:
-        raise _Failed(status.message)
+        raise _Failed(status.message, status.advice)
 
 
 _CALLS: weakref.WeakValueDictionary[int, _Control] = weakref.WeakValueDictionary()
@@ -165,6 +169,6 @@ def control_call(call: KernelCall, bodies: Bodies, sizes: Sequence[int]) -> tupl
     return token, prepared
 
 
-def registered(token: int) -> Callable[[list[int], int], str] | str:
+def registered(token: int) -> Callable[[list[int], int], str | tuple[str, str]] | str:
     """Return a prepared call by its number, or the reason why there is none."""
     return _CALLS.get(token) or "this process did not prepare the control flow"

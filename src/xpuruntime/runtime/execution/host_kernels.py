@@ -40,7 +40,7 @@ def enable() -> None:
 
 def _find(
     name: str, options: Mapping[str, Any], specs: Sequence[Spec], inputs: int, device: str
-) -> Callable[[list[int], int], str] | str:
+) -> Callable[[list[int], int], str | tuple[str, str]] | str:
     """Return a callable that runs a registered function for one call of a plan, or the reason why there is none."""
     if "control" in options:
         return registered(int(options["control"]))

@@ -130,7 +130,7 @@ def _forgive_last_places(
         bounded = bounded_outputs(native_model(model).graph)
     except XpuError:  # not in the IR: what computes an output is unknown
         return tuple(compared)
-    found = []
+    outputs = []
     for at, c in enumerate(compared):
         pairs = zip(ours, theirs, strict=True)
         if (
@@ -143,8 +143,8 @@ def _forgive_last_places(
                 "which engines round in last places of 1, and the difference is some of these"
             )
             c = replace(c, ok=True, reason="")
-        found.append(c)
-    return tuple(found)
+        outputs.append(c)
+    return tuple(outputs)
 
 
 def _with_against(engines: Sequence[str], against: str | None) -> list[str]:

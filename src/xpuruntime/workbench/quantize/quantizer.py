@@ -1,15 +1,15 @@
 """``quantize``: an ONNX model and calibration data become an ONNX QDQ model and a policy that demands integer arithmetic.
 
-ONNX Runtime's quantizer inserts the pairs. Around it: samples from files, activation smoothing, an error per node, and mixed precision
-within an error budget. Errors are measured with the pairs in float arithmetic, which does not depend on this processor's instructions.
+ONNX Runtime's quantizer inserts the pairs. Around it: samples from files, activation smoothing, corrected biases, an error per node, and
+mixed precision within an error budget. Errors are measured with the pairs in float arithmetic, which does not depend on this processor's instructions.
 """
 
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,9 @@ from ...errors import EngineUnavailable, InputError, ModelError, PolicyError, St
 from ...frontends.model_file import open_model
 from ...protocols import Array
 from ..inputs import ImageRecipe
+from .bias import means, with_corrected_biases
 from .data import calibration_samples
-from .report import NodeError, QuantizeReport, relative_error
+from .report import NodeError, QuantizeReport, RelativeError
 from .smooth import smooth, smoothable
 
 __all__ = ["quantize"]
@@ -46,6 +47,7 @@ def quantize(
     per_channel: bool = True,
     method: str = "minmax",
     smoothing: float | None = None,
+    correct_biases: bool = True,
     max_error: float | None = None,
     exclude: Sequence[str] = (),
     progress: Callable[[str], None] = lambda text: None,
@@ -56,6 +58,7 @@ def quantize(
     activations: ``uint8`` (asymmetric) or ``int8`` (symmetric). Weights are int8, per output channel with ``per_channel``.
     method:      how ranges are chosen: ``minmax``, ``entropy`` or ``percentile``.
     smoothing:   share of an activation's range that moves into the weights after each layer norm, 0 to 1; None: 0.5 if the model has such norms.
+    correct_biases: add the mean error that rounded weights make to the biases.
     max_error:   budget for the relative error of the outputs; the products that add most error stay in floats until it is met.
     exclude:     names of nodes that stay in floats.
     Raises ModelError for a model that is not ONNX or is quantized already, InputError for bad data, EngineUnavailable without onnxruntime,
@@ -92,23 +95,25 @@ def quantize(
         if alpha and norms:
             progress("smoothing")
             smoothed = smooth(prepared, _largest(prepared, feeds, list(norms)), alpha)
-        progress("running the float model")
         products = [n for n in prepared.graph.node if n.op_type in _PRODUCTS]
         watched = _watched(prepared, products)
         outputs = [o.name for o in prepared.graph.output]
-        reference = _values(prepared, feeds, [*outputs, *watched])
+        plain = _showing(prepared, watched)
         progress("calibrating")
         ranges = _ranges(tools, prepared, feeds, method, activations, folder)
-        in_float = list(exclude)
+        mean = means(plain, feeds, products) if correct_biases else {}
+        in_float, corrected = list(exclude), 0
         for _ in range(_ROUNDS):
             progress(f"quantizing, {len(in_float)} nodes in floats")
             quantized = _with_pairs(tools, prepared, ranges, activations, per_channel, in_float)
+            if mean:
+                model_of_pairs, corrected = with_corrected_biases(prepared, quantized, products, mean)
+                quantized = _with_pairs(tools, model_of_pairs, ranges, activations, per_channel, in_float)
             measured = _names_in(quantized, products, watched)
-            values = _values(quantized, feeds, [*outputs, *measured.values()])
-            error = relative_error(*([v[n] for n in outputs] for v in (values, reference)))
-            nodes = _node_errors(
-                quantized, products, {n: values[v] for n, v in measured.items()}, reference, in_float
-            )
+            shown = _showing(quantized, list(measured.values()))
+            errors = _errors(plain, shown, feeds, {n: n for n in outputs}, measured)
+            error = errors[""]
+            nodes = _node_errors(quantized, products, errors, in_float)
             left = [n.node for n in nodes if not n.kept]
             if max_error is None or error <= max_error or not left:
                 break
@@ -116,7 +121,7 @@ def quantize(
         _write(quantized, target)
     policy = target.with_suffix(".policy.yaml")
     _write_policy(policy, target.name)
-    return QuantizeReport(str(target), str(policy), len(feeds), error, max_error, nodes, smoothed)
+    return QuantizeReport(str(target), str(policy), len(feeds), error, max_error, nodes, smoothed, corrected)
 
 
 def _check_options(activations: str, method: str, smoothing: float | None, max_error: float | None) -> None:
@@ -201,6 +206,7 @@ def _prepared(tools: _Tools, path: Path, folder: Path) -> Any:
         ) from error
     for at, node in enumerate(model.graph.node):
         node.name = node.name or f"{node.op_type}_{at}"
+    _fold_betas(model.graph)
     if not any(n.op_type in _PRODUCTS for n in model.graph.node):
         raise ModelError(
             "quantize",
@@ -209,6 +215,31 @@ def _prepared(tools: _Tools, path: Path, folder: Path) -> Any:
             do="Nothing to do: int8 is for products.",
         )
     return model
+
+
+def _fold_betas(graph: Any) -> None:
+    """Multiply the bias of each Gemm by its factor ``beta``, which ONNX Runtime's quantizer removes."""
+    from onnx import helper, numpy_helper
+
+    contents = {t.name: t for t in graph.initializer}
+    types = {v.name: v.type.tensor_type.elem_type for v in (*graph.input, *graph.value_info)}
+    for node in [n for n in graph.node if n.op_type == "Gemm" and len(n.input) > 2 and n.input[2]]:
+        beta = next((a for a in node.attribute if a.name == "beta" and a.f != 1.0), None)
+        if beta is None:
+            continue
+        name, scaled = node.input[2], f"{node.name}.scaled_bias"
+        if name in contents:
+            value = numpy_helper.to_array(contents[name])
+            graph.initializer.append(numpy_helper.from_array((value * beta.f).astype(value.dtype), scaled))
+        else:
+            kind = types.get(name, 1)
+            graph.initializer.append(helper.make_tensor(f"{node.name}.beta", kind, [], [beta.f]))
+            before = list(graph.node).index(node)
+            graph.node.insert(
+                before, helper.make_node("Mul", [name, f"{node.name}.beta"], [scaled], name=scaled)
+            )
+        node.input[2] = scaled
+        node.attribute.remove(beta)
 
 
 def _session(model: Any) -> Any:
@@ -223,36 +254,47 @@ def _session(model: Any) -> Any:
     )
 
 
-def _values(model: Any, feeds: Samples, names: Sequence[str]) -> dict[str, Array]:
-    """Return float values of all samples, stacked along a new axis of flat arrays."""
+def _errors(
+    plain: Any, quantized: Any, feeds: Samples, outputs: Mapping[str, str], measured: Mapping[str, str]
+) -> dict[str, float]:
+    """Return the error of each value over all samples, and under "" that of all outputs together. One sample is in memory at a time.
+
+    outputs, measured: the quantized session's values by those of the plain one, which both sessions show.
+    """
+    errors: defaultdict[str, RelativeError] = defaultdict(RelativeError)
+    for sample in feeds:
+        before, after = (_shown(session, sample) for session in (plain, quantized))
+        for name, now in outputs.items():
+            errors[""].add(after[now], before[name])
+        for name, now in measured.items():
+            if name in before and before[name].size and before[name].size == after[now].size:
+                errors[name].add(after[now], before[name])
+    return {name: error.value for name, error in errors.items()}
+
+
+def _shown(session: Any, sample: Mapping[str, Array]) -> dict[str, Array]:
+    """Return the inputs and all outputs of a run."""
+    names = [o.name for o in session.get_outputs()]
+    return {**sample, **dict(zip(names, session.run(names, dict(sample)), strict=True))}
+
+
+def _showing(model: Any, names: Sequence[str]) -> Any:
+    """Return a session that also has values that the model computes as outputs."""
     import onnx
 
     shown = onnx.ModelProto()
     shown.CopyFrom(model)
     present = {o.name for o in shown.graph.output}
     produced = {v for n in shown.graph.node for v in n.output}
-    inputs = {i.name for i in shown.graph.input}
-    wanted = [n for n in dict.fromkeys(names) if n in produced]
-    shown.graph.output.extend(onnx.ValueInfoProto(name=n) for n in wanted if n not in present)
-    session = _session(shown)
-    collected: dict[str, list[Array]] = {n: [] for n in names}
-    for sample in feeds:
-        for name, value in zip(wanted, session.run(wanted, dict(sample)), strict=True):
-            collected[name].append(np.asarray(value).reshape(-1))
-        for name in names:
-            if name in inputs:
-                collected[name].append(np.asarray(sample[name]).reshape(-1))
-    return {n: np.concatenate(v) if v else np.zeros(0) for n, v in collected.items()}
+    shown.graph.output.extend(
+        onnx.ValueInfoProto(name=n) for n in dict.fromkeys(names) if n in produced - present
+    )
+    return _session(shown)
 
 
 def _largest(model: Any, feeds: Samples, names: Sequence[str]) -> dict[str, Array]:
     """Return max|x| over all samples and positions per channel of the last axis."""
-    import onnx
-
-    shown = onnx.ModelProto()
-    shown.CopyFrom(model)
-    shown.graph.output.extend(onnx.ValueInfoProto(name=n) for n in names)
-    session = _session(shown)
+    session = _showing(model, names)
     largest: dict[str, Array] = {}
     for sample in feeds:
         for name, value in zip(names, session.run(list(names), dict(sample)), strict=True):
@@ -335,26 +377,16 @@ def _names_in(quantized: Any, products: Sequence[Any], watched: Sequence[str]) -
 
 
 def _node_errors(
-    quantized: Any,
-    products: Sequence[Any],
-    values: Mapping[str, Array],
-    reference: Mapping[str, Array],
-    in_float: Sequence[str],
+    quantized: Any, products: Sequence[Any], errors: Mapping[str, float], in_float: Sequence[str]
 ) -> tuple[NodeError, ...]:
     # A bounding activation after a node is part of its pair: its result replaces the node's.
     now = {n.name: n.output[0].removesuffix(_INPUT) for n in quantized.graph.node}
-
-    def error(name: str) -> float:
-        if name not in values or values[name].size != reference[name].size or not reference[name].size:
-            return 0.0
-        return relative_error([values[name]], [reference[name]])
-
     rows = []
     for node in products:
         result = now.get(node.name, node.output[0])
-        whole = error(result if result in reference else node.output[0])
-        rows.append(NodeError(node.name, node.op_type, whole, max(0.0, whole - error(node.input[0]))))
-    rows = [replace(r, kept=r.node in in_float) for r in rows]
+        whole = errors.get(result if result in errors else node.output[0], 0.0)
+        added = max(0.0, whole - errors.get(node.input[0], 0.0))
+        rows.append(NodeError(node.name, node.op_type, whole, added, node.name in in_float))
     return tuple(sorted(rows, key=lambda r: -r.added))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,20 +9,29 @@ import numpy as np
 
 from ...protocols import Array
 
-__all__ = ["NodeError", "QuantizeReport", "relative_error"]
+__all__ = ["NodeError", "QuantizeReport", "RelativeError"]
 
 
-def relative_error(got: Sequence[Array], want: Sequence[Array]) -> float:
-    """Return the root of sum((got - want)^2) / sum(want^2) over all arrays; infinite if a result is not finite where the reference is."""
-    square = reference = 0.0
-    for a, b in zip(got, want, strict=True):
-        x, y = a.astype(np.float64), b.astype(np.float64)
+class RelativeError:
+    """The root of sum((got - want)^2) / sum(want^2) over pairs of arrays; infinite if a result is not finite where the reference is."""
+
+    def __init__(self) -> None:
+        self._square = self._reference = 0.0
+
+    def add(self, got: Array, want: Array) -> None:
+        """Take a pair of arrays of one size."""
+        x, y = (np.asarray(a, np.float64).reshape(-1) for a in (got, want))
         finite = np.isfinite(y)
-        if not np.isfinite(x[finite]).all():
-            return float("inf")
-        square += float(np.square(x[finite] - y[finite]).sum())
-        reference += float(np.square(y[finite]).sum())
-    return float(np.sqrt(square / reference)) if reference else float(np.sqrt(square))
+        if np.isfinite(x[finite]).all():
+            self._square += float(np.square(x[finite] - y[finite]).sum())
+            self._reference += float(np.square(y[finite]).sum())
+        else:
+            self._square = float("inf")
+
+    @property
+    def value(self) -> float:
+        """The error over everything that was added; the root of the numerator if the reference is 0."""
+        return float(np.sqrt(self._square / self._reference if self._reference else self._square))
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +61,7 @@ class QuantizeReport:
     model, policy: paths of the files that were written. samples: number of calibration samples.
     error:         relative error of all outputs over the samples, ``||quantized - float|| / ||float||``.
     max_error:     the budget, or None. nodes: by added error, the largest first. smoothed: number of norms that take a part of their
-                   weights' range.
+                   weights' range. corrected: number of biases that take the mean error of their weights.
     """
 
     model: str
@@ -63,6 +71,7 @@ class QuantizeReport:
     max_error: float | None
     nodes: tuple[NodeError, ...]
     smoothed: int = 0
+    corrected: int = 0
 
     @property
     def ok(self) -> bool:
@@ -89,6 +98,7 @@ class QuantizeReport:
             "max_error": self.max_error,
             "ok": self.ok,
             "smoothed": self.smoothed,
+            "corrected": self.corrected,
             "worst": None if self.worst is None else self.worst.node,
             "nodes": [n.to_json() for n in self.nodes],
         }

@@ -25,11 +25,11 @@ from ..abi import isa_of
 from .gemm_tiling import registers
 from .layer_text import LayerText
 
-__all__ = ["KERNELS", "NUMBERS", "GroupedWeights"]
+__all__ = ["BLOCK_BYTES", "KERNELS", "NUMBERS", "GroupedWeights"]
 
 _TASK_ROWS = 48
 """Rows of a task: 48 rows of 9,000 floats fill most of an L2 cache."""
-_BLOCK_BYTES = 32 * 1024
+BLOCK_BYTES = 32 * 1024
 """Bytes of codes of a panel that stay in the L1 cache while the rows pass over them."""
 
 
@@ -133,7 +133,7 @@ def _source(
     layer: LayerText, form: GroupForm, vectors: int, columns: int, depth: int, rows: int, task_rows: int
 ) -> str:
     s = layer.storage
-    block = max(1, _BLOCK_BYTES // (columns * form.code_bytes)) if layer.m > rows else depth // form.group
+    block = max(1, BLOCK_BYTES // (columns * form.code_bytes)) if layer.m > rows else depth // form.group
     task_count = (
         f"{layer.m}"
         if layer.m <= task_rows

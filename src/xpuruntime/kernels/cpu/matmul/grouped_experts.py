@@ -20,15 +20,13 @@ from ...spec.experts import ExpertProduct, supports_groups
 from ...spec.movement.elements import STATUS
 from ..abi import isa_of
 from .gemm_tiling import registers
-from .grouped import NUMBERS
+from .grouped import BLOCK_BYTES, NUMBERS
 from .layer_text import LayerText
 
 __all__ = ["KERNELS", "GroupedExperts"]
 
 _GATHERED_ROWS = 32
 """Maximum rows that pass over a panel at once."""
-_BLOCK_BYTES = 32 * 1024
-"""Bytes of codes of a panel that stay in the L1 cache while the rows pass over them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +121,7 @@ def _packed(t: _Sizes, *, stored: bool) -> Packed:
 def _source(t: _Sizes, layer: LayerText, grouped: bool, ids: str) -> str:
     p, form, s, rows = t.p, t.form, layer.storage, 6 if t.vectors == 4 else 5
     groups = t.depth // form.group
-    block = max(1, _BLOCK_BYTES // (t.columns * form.code_bytes)) if grouped else groups
+    block = max(1, BLOCK_BYTES // (t.columns * form.code_bytes)) if grouped else groups
     config = [
         "    typedef float T;",
         f"    typedef {NUMBERS[form.numbers]} N;",
