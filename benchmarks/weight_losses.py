@@ -27,6 +27,7 @@ WORDS: dict[str, dict[str, Any]] = {
     "model": {"weights": "model"},
     "stored": {"weights": "stored"},
     "int8": {"weights": "int8"},
+    "fp8": {"weights": "fp8"},
     "int4": {"weights": "int4"},
     "int4, output layer in int8": {"weights": "int4", "rules": SCORES},
     "int4_64, output layer in int8": {"weights": "int4_64", "rules": SCORES},

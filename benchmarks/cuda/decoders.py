@@ -199,7 +199,7 @@ def speed(report: Report, args: argparse.Namespace) -> Any:
     return results
 
 
-WEIGHTS = ("model", "int8", "int4", "int4_128")
+WEIGHTS = ("model", "int8", "fp8", "int4", "int4_128")
 """Words of ``kernel.weights`` that the part ``weights`` measures."""
 FORMATS = ("Q4_0", "Q4_K", "Q8_0")
 """Formats of GGUF files that it measures with ``weights: stored``."""
@@ -207,7 +207,7 @@ FORMATS = ("Q4_0", "Q4_K", "Q8_0")
 
 def rounded(model: Any, word: str) -> Any:
     """Round the weights of the model's linear layers, in place and in float32, to what codes and scales of ``word`` say."""
-    group = 0 if word == "int8" else int(word.partition("_")[2] or 32)
+    group = 0 if word in ("int8", "fp8") else int(word.partition("_")[2] or 32)
     with torch.no_grad():
         model.lm_head.weight = torch.nn.Parameter(
             model.lm_head.weight.clone()
@@ -216,6 +216,12 @@ def rounded(model: Any, word: str) -> Any:
             w = layer.weight.float().cpu().numpy()
             if group:
                 w = int4_values(int4_groups(w, group), group)
+            elif word == "fp8":
+                scale = (abs(w).max(1, keepdims=True) / 448).astype(np.float32)
+                w = (
+                    torch.from_numpy(w / scale).clamp(-448, 448).to(torch.float8_e4m3fn).float().numpy()
+                    * scale
+                )
             else:
                 scale = (abs(w).max(1, keepdims=True) / 127).astype(np.float32)
                 w = np.rint(w / scale) * scale
@@ -256,7 +262,7 @@ def weights(report: Report, args: argparse.Namespace) -> Any:
     tokens = np.random.default_rng(0).integers(0, sizes["vocab_size"], 144 if args.size == "full" else 24)
     given = len(tokens) - 16
     words = args.words or (*WEIGHTS, *(f"stored, {name}" for name in FORMATS))
-    for word in (w for w in WEIGHTS[1:3] if w in words):
+    for word in (w for w in WEIGHTS[1:4] if w in words):
         model = in_bfloat16(qwen(sizes, args.device, num_hidden_layers=min(4, sizes["num_hidden_layers"])))
         with with_weights(model.cpu(), word, given, args.device) as ours:
             rows = [ours.steps.read([tokens[:given].tolist()])[0].astype(np.float64)]

@@ -22,6 +22,7 @@ from xpuruntime.kernels.cuda.matmul import gemv, quantized
 from xpuruntime.kernels.cuda.matmul import generated as matmul
 from xpuruntime.kernels.cuda.matmul import text as product_text
 from xpuruntime.kernels.kernel import LoweredCall, NodeCall, Packed, Stage
+from xpuruntime.kernels.spec.channel_codes import FP8
 from xpuruntime.kernels.spec.matmul import product_of
 from xpuruntime.program.program import WeightTransformRecipe
 from xpuruntime.runtime.weights.int4 import int4_groups, int4_values
@@ -145,7 +146,11 @@ def quantized_weight(word: str, n: int, k: int, dtype: str, gated: bool) -> tupl
 
     def packed(form: Packed) -> Any:
         recipe = WeightTransformRecipe("packed", form.spec, "x1", form.steps)
-        return torch.from_numpy(np.ascontiguousarray(run_recipe(recipe, {"x1": weight}))).cuda()
+        array = np.ascontiguousarray(run_recipe(recipe, {"x1": weight}))
+        raw = (
+            array.view(np.int8) if form.spec.dtype is FP8.dtype else array
+        )  # PyTorch does not know ml_dtypes
+        return torch.from_numpy(raw).cuda()
 
     forms = {"in1": lowered.weights[1]} | {at: form for at, (_, form) in lowered.extra_weights.items()}
     buffers = {at: packed(form) for at, form in forms.items()}
@@ -155,7 +160,11 @@ def quantized_weight(word: str, n: int, k: int, dtype: str, gated: bool) -> tupl
         exact = torch.from_numpy(int4_values(int4_groups(padded, group), group)[:, :k].copy()).cuda()
     else:
         scale = buffers["extra0"][:, None].double()
-        exact = ((given.double() / scale).round() * scale).float()
+        if kernel.codes is FP8:
+            codes = (given.float() / scale.float()).clamp(-448, 448).to(torch.float8_e4m3fn).double()
+        else:
+            codes = (given.double() / scale).round()
+        exact = (codes * scale).float()
     return given, buffers, exact
 
 
@@ -175,7 +184,7 @@ def quantized_layer(
     assert support, support.reason
     lowered = kernel.lower(call, target())
     if lower is not None:
-        lowered = replace(lowered, stages=(lower(call, kernel.form),), temps=())
+        lowered = replace(lowered, stages=(lower(call, kernel),), temps=())
     xs[1], buffers, exact = quantized_weight(word, n, k, dtype, gated)
 
     def reference(a: Any, _: Any, *rest: Any) -> Any:
@@ -205,7 +214,7 @@ def quantized_layer(
     )
 
 
-QUANTIZED = ("int8_weights", "int4_weights", "int4_weights_64", "int4_weights_128")
+QUANTIZED = ("int8_weights", "fp8_weights", "int4_weights", "int4_weights_64", "int4_weights_128")
 DECODER: tuple[tuple[int, int, dict[str, bool]], ...] = (
     (2048, 1536, {"norm": True}), (1536, 1536, {}), (8960, 1536, {"gated": True, "norm": True}), (1536, 8960, {}), (32768, 1536, {"norm": True}),
 )  # fmt: skip
@@ -226,7 +235,7 @@ def quantized_odd_cases() -> Iterator[Callable[[], Case]]:
 
 def quantized_timed_cases() -> Iterator[Callable[[], Case]]:
     """Yield the products of a decoder with weights of fewer bits."""
-    for word in ("int8_weights", "int4_weights", "int4_weights_128"):
+    for word in ("int8_weights", "fp8_weights", "int4_weights", "int4_weights_128"):
         for m in (1, 8, 16):
             for n, k, more in DECODER:
                 yield lambda w=word, m=m, n=n, k=k, more=more: quantized_layer(w, m, n, k, time=True, **more)
@@ -242,7 +251,7 @@ def quantized_tuned_cases() -> Iterator[Callable[[], Case]]:
         word: str, m: int, n: int, k: int, config: quantized.QuantizedConfig, more: dict[str, bool]
     ) -> Case:
         label = ", ".join(map(str, astuple(config)))
-        lower = lambda call, form: quantized.quantized_stage(call, form, config)  # noqa: E731
+        lower = lambda call, kernel: quantized.quantized_stage(call, kernel.form, config, kernel.codes)  # noqa: E731
         return renamed(
             label, without_peers("", quantized_layer(word, m, n, k, lower=lower, time=True, **more))
         )

@@ -43,7 +43,7 @@ def test_every_kernel_of_the_processor_s_catalogue_is_right_under_its_own_name()
 def test_only_what_passes_make_has_no_call(kind: str) -> None:
     assert {op for _, ops in kernels.without_calls(kind) for op in ops} == ONLY_BY_PASSES
     assert {k.name for k in catalogue(kind) if k.on_request} <= {
-        "matmul/int8_weights", "matmul/int4_weights", "matmul/int4_weights_64", "matmul/int4_weights_128",
+        "matmul/int8_weights", "matmul/fp8_weights", "matmul/int4_weights", "matmul/int4_weights_64", "matmul/int4_weights_128",
         "matmul/stored_weights",
     }  # fmt: skip
 

@@ -19,7 +19,8 @@ from safetensors.numpy import save_file
 from xpuruntime.errors import ModelError
 from xpuruntime.llm import Generator, open_checkpoint
 from xpuruntime.llm.checkpoint.data import blocks_name
-from xpuruntime.llm.checkpoint.packed_layers import PackedArrays, packed_format
+from xpuruntime.llm.checkpoint.packed_layers import PackedArrays, PackedFormat
+from xpuruntime.llm.checkpoint.quantized import quantized_format
 from xpuruntime.runtime.weights.int4 import int4_groups
 from xpuruntime.storage.blocks import block_values
 from xpuruntime.testing.conformance.seeded.decoders import logits_of, prompt, reference
@@ -199,12 +200,12 @@ def test_codes_and_numbers_stay_as_they_are_stored(tmp_path: Path, word: str) ->
 )  # fmt: skip
 def test_formats_that_are_not_supported_are_refused(change: dict[str, Any], text: str) -> None:
     with pytest.raises(ModelError, match=text):
-        packed_format({"quantization_config": {**FORMATS["gptq"], **change}}, "model x")
+        quantized_format({"quantization_config": {**FORMATS["gptq"], **change}}, "model x")
 
 
 def test_a_config_that_is_no_object_is_refused() -> None:
     with pytest.raises(ModelError, match="unsupported quantization_config"):
-        packed_format({"quantization_config": [4]}, "model x")
+        quantized_format({"quantization_config": [4]}, "model x")
 
 
 def _without(part: str) -> Any:
@@ -227,8 +228,8 @@ def _without(part: str) -> Any:
 )  # fmt: skip
 def test_layers_whose_parts_contradict_each_other_are_refused(change: Any, text: str) -> None:
     parts, _ = packed(np.random.default_rng(0).standard_normal((16, 128)).astype(np.float32), FORMATS["gptq"])
-    form = packed_format({"quantization_config": FORMATS["gptq"]}, "model x")
-    assert form is not None
+    form = quantized_format({"quantization_config": FORMATS["gptq"]}, "model x")
+    assert isinstance(form, PackedFormat)
     whole = PackedArrays({f"a.{n}": x for n, x in parts.items()}, form, (), "model x")
     assert whole["a.weight"].shape == (16, 128)
     with pytest.raises(ModelError, match=text):

@@ -18,6 +18,7 @@ from xpuruntime.kernels.cuda.conv.generated import ImplicitGemm
 from xpuruntime.kernels.cuda.matmul.experts import ExpertGemm, ExpertGemv
 from xpuruntime.kernels.cuda.matmul.gemv import Gemv, NormLinear
 from xpuruntime.kernels.cuda.matmul.generated import Generated
+from xpuruntime.kernels.cuda.matmul.quantized import KERNELS as QUANTIZED
 from xpuruntime.kernels.kernel import Stage
 
 from .cuda_kernels import call_of, one_node
@@ -28,6 +29,7 @@ FEW_SPILLS = 16
 """Bytes of stack per thread that a kernel may have: a few registers that are spilled outside of its loops."""
 _LARGE_SHARED = 128 * 1024
 
+FP8_WEIGHTS = next(k for k in QUANTIZED if k.name == "matmul/fp8_weights").batch_invariant_form()
 CONV = {"stride": [1, 1], "padding": [1, 1], "dilation": [1, 1]}
 
 
@@ -59,6 +61,9 @@ CALLS: tuple[tuple[Any, str, tuple[Any, ...], dict[str, Any]], ...] = (
     (ImplicitGemm(), "fused_convolution", (empty((2, 64, 9, 9)), empty((64, 64, 3, 3)), empty((64,))), CONV | {"act": "relu6"}),
     (Depthwise(), "fused_convolution", (empty((32, 64, 56, 56)), empty((64, 1, 3, 3)), empty((64,))), CONV | {"groups": 64, "act": "silu"}),
     (Depthwise(), "convolution", (empty((1, 64, 9, 9), "float32"), empty((64, 1, 3, 3), "float32")), CONV | {"groups": 64}),
+    (FP8_WEIGHTS, "norm_linear", (empty((1, 1536)), empty((5120, 1536)), None, None, empty((1536,))), {"gated": True, "act": "silu"}),
+    (FP8_WEIGHTS, "linear", (empty((5, 300), "float16"), empty((64, 300), "float16")), {}),
+    (FP8_WEIGHTS, "linear", (empty((40, 300), "float32"), empty((64, 300), "float32")), {}),
     (ImplicitGemm(), "convolution", (empty((2, 3, 9, 9), "float32"), empty((8, 3, 3, 3), "float32")), CONV),
 )  # fmt: skip
 

@@ -52,6 +52,7 @@ KERNELS: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "int4_weights_64",
             "int4_weights_128",
             "int8_weights",
+            "fp8_weights",
             "onednn",
             "stored_weights",
             *_WITH_NAIVE,
@@ -85,6 +86,7 @@ WEIGHTS: Mapping[str, str] = MappingProxyType(
     {
         "model": "the model's own type",
         "int8": "8 bits, one scale per output channel",
+        "fp8": "8 bits as float8_e4m3fn, one scale per output channel",
         "int4": "4 bits, a scale and a minimum per group of 32 inputs",
         "int4_64": "4 bits, groups of 64 inputs",
         "int4_128": "4 bits, groups of 128 inputs",
@@ -96,6 +98,7 @@ WEIGHTS: Mapping[str, str] = MappingProxyType(
 WEIGHT_KERNELS: Mapping[str, str] = MappingProxyType(
     {
         "int8": "int8_weights",
+        "fp8": "fp8_weights",
         "int4": "int4_weights",
         "int4_64": "int4_weights_64",
         "int4_128": "int4_weights_128",

@@ -32,6 +32,7 @@ __all__ = [
     "pad",
     "permute",
     "quantized",
+    "quantized_fp8",
     "reals",
     "reshape",
     "same",
@@ -197,6 +198,11 @@ def quantized(xs: Sequence[Typed], a: Mapping[str, Any]) -> Typed:
     if a["dim"] is not None:
         dim_in(xs[0][0], a["dim"])
     return floats(lambda *_: (xs[0][0], xs[0][1]))(xs, a)[0], DType.INT8
+
+
+def quantized_fp8(xs: Sequence[Typed], a: Mapping[str, Any]) -> Typed:
+    """Return float8_e4m3fn for floats."""
+    return quantized(xs, a)[0], DType.FLOAT8_E4M3FN
 
 
 def scales(xs: Sequence[Typed], a: Mapping[str, Any]) -> Typed:

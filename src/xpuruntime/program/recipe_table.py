@@ -92,6 +92,8 @@ _ROWS = (
     RecipeOp("where", (3, 3), {}, to.where, "the second input where the first is true, else the third, broadcast"),
     RecipeOp("scale_int8", (1, 1), {"dim": "dim"}, to.scales, "max|x| / 127 per index of a dim; 1 where that is 0"),
     RecipeOp("quantize_int8", (1, 1), {"dim": "dim"}, to.quantized, "x / scale_int8, rounded half to even"),
+    RecipeOp("scale_fp8", (1, 1), {"dim": "dim"}, to.scales, "max|x| / 448 per index of a dim; 1 where that is 0, NaN where a value is not finite"),
+    RecipeOp("quantize_fp8", (1, 1), {"dim": "dim"}, to.quantized_fp8, "x / scale_fp8 in float32, as float8_e4m3fn: rounded half to even, at most 448; 0 where the scale is NaN"),
     RecipeOp("groups_int4", (1, 1), {"group": "size"}, to.groups_int4, "per group of the last dim: 4-bit codes, two per byte, then scale and low in little-endian bfloat16; x is about low + scale * code"),
     RecipeOp("dequantize_blocks", (1, 1), {"blocks": "name"}, to.dequantized_blocks, "the values of rows that are stored in blocks of a GGUF format, float32"),
     RecipeOp("groups_of_blocks", (1, 1), {"blocks": "name", "bits": "size", "group": "size", "numbers": "name"}, to.groups_of_blocks, "the same values, exact, as groups of the last dim: codes of 4 bits (0 to 15, two per byte) or 8 (signed), then two numbers: scale and low (float16, float32), or float16 factors of the scale (product)"),

@@ -1,4 +1,4 @@
-"""Linear layers with weights in int8 and int4 on CUDA: the kernels' own text, run on a CPU by the emulator, next to what codes and scales say."""
+"""Linear layers with weights in int8, fp8 and int4 on CUDA: the kernels' own text, run on a CPU by the emulator, next to what codes and scales say."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from xpuruntime.kernels.cuda.matmul.quantized import (
     quantized_stage,
 )
 from xpuruntime.kernels.kernel import LoweredCall
+from xpuruntime.kernels.spec.channel_codes import FP8
 from xpuruntime.kernels.spec.linear import LinearLayer
 from xpuruntime.policies import KernelPolicy
 from xpuruntime.policies.vocabulary import WEIGHT_KERNELS
@@ -36,13 +37,20 @@ def group_of(kernel: Any) -> int:
     return kernel.form.group if kernel.form else 0
 
 
-def exact(w: Any, group: int) -> Any:
+def exact(w: Any, kernel: Any) -> Any:
     """What is left of a weight, in float64."""
+    group = group_of(kernel)
     if group and w.shape[1]:
         wide = np.pad(w.astype(np.float32), ((0, 0), (0, -w.shape[1] % group)))
         return int4_values(int4_groups(wide, group), group)[:, : w.shape[1]].astype(np.float64)
     wide = w.astype(np.float64)
-    scale = (abs(wide).max(1, keepdims=True, initial=0) / 127).astype(np.float32).astype(np.float64)
+    largest = abs(wide).max(1, keepdims=True, initial=0)
+    if kernel.codes is FP8:
+        scale = (largest / 448).astype(np.float32)
+        scale[scale == 0] = 1
+        codes = np.clip(w.astype(np.float32) / scale, -448, 448).astype(ml_dtypes.float8_e4m3fn)
+        return codes.astype(np.float64) * scale
+    scale = (largest / 127).astype(np.float32).astype(np.float64)
     scale[scale == 0] = 1
     return np.clip(np.rint(wide / scale), -127, 127) * scale
 
@@ -58,12 +66,14 @@ def layer(m: int, n: int, k: int, dtype: str, *, gated: bool = False, norm: bool
     return [None if a is None else a.astype(own) for a in arrays]
 
 
-def wanted(arrays: list[Any], group: int, *, act: str = "none", gated: bool = False, eps: float = 0.0) -> Any:
+def wanted(
+    arrays: list[Any], kernel: Any, *, act: str = "none", gated: bool = False, eps: float = 0.0
+) -> Any:
     """The layer in float64."""
     x, _, bias, residual, scale = (None if a is None else a.astype(np.float64) for a in arrays)
     if scale is not None:
         x = x / np.sqrt((x * x).mean(1, keepdims=True) + eps) * scale
-    y = x @ exact(arrays[1], group).T
+    y = x @ exact(arrays[1], kernel).T
     y = y if bias is None else y + bias
     y = y if residual is None else y + residual
     n = y.shape[1] // (1 + gated)
@@ -83,9 +93,9 @@ def results(kernel: Any, arrays: list[Any], shift: int = 0, **attrs: Any) -> Any
     return got.astype(np.float64)
 
 
-def compared(kernel: Any, arrays: list[Any], group: int, shift: int = 0, **attrs: Any) -> None:
+def compared(kernel: Any, arrays: list[Any], shift: int = 0, **attrs: Any) -> None:
     got = results(kernel, arrays, shift, **attrs)
-    want = wanted(arrays, group, **attrs)
+    want = wanted(arrays, kernel, **attrs)
     limit = LIMITS[arrays[0].dtype.name] * abs(want).max(initial=0)
     assert got.shape == want.shape
     assert (abs(got - want) <= limit * (2 if attrs.get("gated") else 1)).all(), abs(got - want).max() / limit
@@ -99,7 +109,7 @@ def compared(kernel: Any, arrays: list[Any], group: int, shift: int = 0, **attrs
 ])  # fmt: skip
 def test_few_rows_are_what_codes_and_scales_say(word: str, m: int, n: int, k: int, dtype: str) -> None:
     kernel = WORDS[word]
-    compared(kernel, layer(m, n, k, dtype), group_of(kernel), act="silu")
+    compared(kernel, layer(m, n, k, dtype), act="silu")
 
 
 @pytest.mark.sampled(4)
@@ -107,11 +117,11 @@ def test_few_rows_are_what_codes_and_scales_say(word: str, m: int, n: int, k: in
 @pytest.mark.parametrize(("m", "n", "k", "dtype"), [(17, 70, 264, "bfloat16"), (40, 33, 100, "float16"), (20, 40, 12, "float32"), (70, 24, 130, "float32")])  # fmt: skip
 def test_many_rows_multiply_the_weight_as_floats(word: str, m: int, n: int, k: int, dtype: str) -> None:
     kernel = WORDS[word]
-    compared(kernel, layer(m, n, k, dtype), group_of(kernel), act="silu")
+    compared(kernel, layer(m, n, k, dtype), act="silu")
 
 
 @pytest.mark.sampled(4)
-@pytest.mark.parametrize("word", ["int8_weights", "int4_weights", "int4_weights_128"])
+@pytest.mark.parametrize("word", ["int8_weights", "fp8_weights", "int4_weights", "int4_weights_128"])
 @pytest.mark.parametrize(("m", "n", "k", "dtype"), [(1, 40, 264, "bfloat16"), (11, 21, 136, "float16"), (6, 17, 65, "float32")])  # fmt: skip
 @pytest.mark.parametrize("gated", [False, True], ids=["plain", "gated"])
 def test_a_norm_and_the_layer_after_it(word: str, m: int, n: int, k: int, dtype: str, gated: bool) -> None:
@@ -119,7 +129,6 @@ def test_a_norm_and_the_layer_after_it(word: str, m: int, n: int, k: int, dtype:
     compared(
         kernel,
         layer(m, n, k, dtype, gated=gated, norm=True),
-        group_of(kernel),
         act="silu",
         gated=gated,
         eps=0.25,
@@ -135,7 +144,7 @@ def test_rows_at_any_address_give_the_same() -> None:
 @pytest.mark.parametrize("word", WORDS)
 def test_layers_without_inputs_rows_or_outputs(word: str) -> None:
     kernel = WORDS[word]
-    compared(kernel, layer(2, 5, 0, "bfloat16"), group_of(kernel))
+    compared(kernel, layer(2, 5, 0, "bfloat16"))
     for m, n in ((0, 5), (3, 0)):
         arrays = layer(m, n, 40, "float32")
         graph, _, known = one_node("fused_linear", arrays[:4], "12")
@@ -144,14 +153,14 @@ def test_layers_without_inputs_rows_or_outputs(word: str) -> None:
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
-@pytest.mark.parametrize("word", ["int8_weights", "int4_weights_64"])
+@pytest.mark.parametrize("word", ["int8_weights", "fp8_weights", "int4_weights_64"])
 @pytest.mark.parametrize("m", [4, 18])
 def test_numbers_that_are_not_finite_stay_in_their_row(word: str, dtype: str, m: int) -> None:
     arrays = layer(m, 24, 150, dtype)
     want = results(WORDS[word], arrays)
     arrays[0][1, 7], arrays[0][2, 149] = np.nan, np.inf
     got = results(WORDS[word], arrays)
-    weight = exact(arrays[1], group_of(WORDS[word]))
+    weight = exact(arrays[1], WORDS[word])
     assert np.isnan(got[1]).all()
     assert not np.isfinite(got[2][weight[:, 149] != 0]).any()
     others = [r for r in range(m) if r not in (1, 2)]
@@ -160,21 +169,49 @@ def test_numbers_that_are_not_finite_stay_in_their_row(word: str, dtype: str, m:
 
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("config", [QuantizedConfig(1, 1, 2), QuantizedConfig(2, 3, 2, 3), QuantizedConfig(4, 8, 5, 2), QuantizedConfig(3, 2, 4, 9)], ids=str)  # fmt: skip
-@pytest.mark.parametrize("word", ["int8_weights", "int4_weights", "int4_weights_64"])
+@pytest.mark.parametrize("word", ["int8_weights", "fp8_weights", "int4_weights", "int4_weights_64"])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_every_cut_gives_the_same(config: QuantizedConfig, word: str, dtype: str) -> None:
     kernel = WORDS[word]
 
     class Cut:
+        form, codes = kernel.form, kernel.codes
+
         def supports(self, call: Any, target: Any) -> Any:
             return kernel.supports(call, target)
 
         def lower(self, call: Any, target: Any) -> LoweredCall:
             lowered = kernel.lower(call, target)
-            stage = quantized_stage(call, kernel.form, config)
+            stage = quantized_stage(call, kernel.form, config, kernel.codes)
             return LoweredCall((stage,), weights=lowered.weights, extra_weights=lowered.extra_weights)
 
-    compared(Cut(), layer(5, 120, 600, dtype), group_of(kernel), act="silu")
+    compared(Cut(), layer(5, 120, 600, dtype), act="silu")
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+@pytest.mark.parametrize("m", [9, 20])
+def test_every_code_of_fp8_is_read_as_ml_dtypes_reads_it(dtype: str, m: int) -> None:
+    """Each finite number of the type, subnormal ones included: outputs are rows of the identity times them, and scales are 1."""
+    numbers = np.arange(256, dtype=np.uint8).view(ml_dtypes.float8_e4m3fn).astype(np.float32)
+    numbers = numbers[np.isfinite(numbers)]
+    own = np.dtype(getattr(ml_dtypes, dtype, dtype))
+    weight = np.zeros((254, 254), np.float32)
+    for i, number in enumerate(numbers):
+        weight[i, i], weight[i, (i + 1) % 254] = number, 448
+    ones = np.ones((m, 254))
+    ones[::2, ::2] = ones[1::2, 1::2] = 0  # each output has one product: with its number, or with 448
+    got = results(WORDS["fp8_weights"], [ones.astype(own), weight.astype(own), None, None])
+    assert np.array_equal(got, np.where(ones == 1, numbers, 448))
+
+
+def test_an_output_of_fp8_whose_weight_is_not_finite_is_nan() -> None:
+    arrays = layer(3, 24, 150, "bfloat16")
+    want = results(WORDS["fp8_weights"], arrays)
+    arrays[1][5, 3], arrays[1][20, 149] = np.nan, np.inf
+    got = results(WORDS["fp8_weights"], arrays)
+    assert np.isnan(got[:, [5, 20]]).all()
+    others = [i for i in range(24) if i not in (5, 20)]
+    assert np.array_equal(got[:, others], want[:, others])
 
 
 def test_a_row_has_the_same_bits_in_any_batch() -> None:
@@ -205,7 +242,7 @@ def test_configs_fit_in_shared_memory_and_long_rows_are_refused() -> None:
 
 
 @pytest.mark.sampled(1)
-@pytest.mark.parametrize("words", ["int8", "int4", "int4_128"])
+@pytest.mark.parametrize("words", ["int8", "fp8", "int4", "int4_128"])
 def test_a_decoder_says_what_it_says_on_a_processor(words: str) -> None:
     """Emulated: a prompt of many rows, then tokens one by one, next to the same policy's program for CPUs, whose codes are the same."""
     pytest.importorskip("torch")

@@ -86,7 +86,7 @@ _CODES = re.compile("int[48]")
 def _operands(call: KernelCall, types: Mapping[str, DType]) -> tuple[str, str]:
     """Return element types of activations and weights of a product; empty for a call that only packs or widens weights."""
     kernel = call.kernel.partition("/")[2]
-    if len(call.inputs) < 2 or call.symbol.startswith(("pack_int8", "floats_of_int")):
+    if len(call.inputs) < 2 or call.symbol.startswith(("pack_int8", "floats_of_")):
         return "", ""
     activations, weights = (types[name] for name in call.inputs[:2])
     if kernel.startswith(("int4_weights", "stored_weights")) and (codes := _CODES.search(call.symbol)):

@@ -130,7 +130,7 @@ def differs_by_demand(kernels: Iterable[str]) -> str:
     """Return why kernels compute other values than the model on the policy's demand, or an empty text."""
     users = {k.name for k in registered_kernels()}
     for kernel in kernels:
-        if kernel.partition("/")[2].startswith(("int8_weights", "int4_weights")):
+        if kernel.partition("/")[2].startswith(("int8_weights", "fp8_weights", "int4_weights")):
             return f"kernel {kernel} rounds the weights as the policy demands, which no reference does"
         if kernel in users:
             return f"kernel {kernel} is the user's own: verify_kernel compares it"

@@ -6,8 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...types import DType, TensorSpec
+from ...types import TensorSpec
 from ..kernel import Operand
+from .channel_codes import ChannelCodes
 
 __all__ = ["Product", "Term", "even_stride", "sizes", "strides_in"]
 
@@ -43,7 +44,7 @@ class Product:
     a_strides: over (*batch, *rows, k).
     b_strides: over (*batch, k, n).
     y_strides: over (*batch, *rows, n).
-    b_dtype:   what B is stored in, if it is not y's dtype. Its columns then have scales, an argument after the terms.
+    codes:     the codes that B is stored in, if not in y's dtype. Its columns then have scales, an argument after the terms.
     """
 
     a: int
@@ -58,7 +59,7 @@ class Product:
     terms: tuple[Term, ...] = ()
     alpha: float = 1.0
     act: str = "none"
-    b_dtype: DType | None = None
+    codes: ChannelCodes | None = None
 
     @property
     def m(self) -> int:
@@ -80,7 +81,7 @@ class Product:
             return self
         return Product(
             self.a, self.b, (), rows, self.n, self.k,
-            self.a_strides, self.b_strides[lead:], self.y_strides, self.terms, self.alpha, self.act, self.b_dtype,
+            self.a_strides, self.b_strides[lead:], self.y_strides, self.terms, self.alpha, self.act, self.codes,
         )  # fmt: skip
 
 

@@ -49,18 +49,8 @@ class PackedFormat:
     zero_add: int
 
 
-def packed_format(config: Mapping[str, Any], who: str) -> PackedFormat | None:
-    """Return the format that a ``config.json`` names; None if its weights are plain. Raises ModelError."""
-    data = config.get("quantization_config")
-    if data is None:
-        return None
-    if not isinstance(data, dict):
-        raise ModelError(
-            who,
-            "has an unsupported quantization_config",
-            got=repr(data)[:80],
-            do="Use the checkpoint in floats, GPTQ, AWQ or GGUF.",
-        )
+def packed_format(data: Mapping[str, Any], who: str) -> PackedFormat:
+    """Return the format of a ``quantization_config`` with ``quant_method: gptq`` or ``awq``. Raises ModelError."""
 
     def one_of(key: str, default: Any, *allowed: Any) -> Any:
         value = data.get(key, default)

@@ -1,6 +1,6 @@
 """open_checkpoint: a language model as config, arrays by name, and tokenizer. Arrays are mapped or shared, never copied.
 
-open_checkpoint("Qwen2.5-0.5B")            # a folder: config.json, safetensors (one file or shards), tokenizer.json; GPTQ and AWQ are unpacked on access
+open_checkpoint("Qwen2.5-0.5B")            # a folder: config.json, safetensors (one file or shards), tokenizer.json; GPTQ, AWQ and fp8 are converted on access
 open_checkpoint("model.gguf")              # weights are dequantized on access
 open_checkpoint(transformers_model)        # shares the model's memory
 """
@@ -23,8 +23,8 @@ from ..families.family import DecoderFamily
 from .config import DecoderConfig, read_stops
 from .data import Checkpoint
 from .gguf_file import open_gguf
-from .packed_layers import PackedArrays, packed_format
 from .positions import sinusoidal_positions
+from .quantized import quantized_arrays, quantized_format
 from .text import open_text
 
 __all__ = ["Checkpoint", "open_checkpoint", "read_config"]
@@ -65,18 +65,18 @@ def open_checkpoint(source: Any) -> Checkpoint:
 def read_config(path: Path) -> DecoderConfig:
     """Read a ``config.json``. Raises ModelError."""
     facts = _json(path)
-    packed_format(facts, f"language model {path.parent}")
+    quantized_format(facts, f"language model {path.parent}")
     return DecoderConfig.from_json(_plain(facts))
 
 
 def _plain(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a config without the words about packed weights, which ``packed_format`` has read."""
+    """Return a config without the words about quantized weights, which ``quantized_format`` has read."""
     return {n: v for n, v in facts.items() if n != "quantization_config"}
 
 
 def _from_folder(folder: Path) -> Checkpoint:
     facts, who = _json(folder / "config.json"), f"language model {folder}"
-    form = packed_format(facts, who)
+    form = quantized_format(facts, who)
     config = DecoderConfig.from_json(_plain(facts))
     generation: dict[str, Any] = {}
     if (folder / "generation_config.json").is_file():
@@ -110,17 +110,18 @@ def _from_folder(folder: Path) -> Checkpoint:
                 do="Do not use this checkpoint: its index leaves the folder.",
             )
         stored |= read_safetensors(folder / file)
-    arrays: Mapping[str, Array] = stored if form is None else PackedArrays(stored, form, config.shapes(), who)
+    packed = quantized_arrays(stored, form, config.shapes(), who)
+    arrays: Mapping[str, Array] = stored if packed is None else packed
     embed = f"{config.end('embed')}.weight"
     if embed not in arrays and embed.removeprefix(config.base) in arrays:
         config = replace(config, base="")  # the checkpoint of a model without its output layer
     config = with_shared(with_experts(config, arrays), arrays)
-    packed = arrays if isinstance(arrays, PackedArrays) else None
     specs, formats = (_specs(stored), {}) if packed is None else (packed.specs, packed.formats)
+    as_stored = {n: f for n, f in files.items() if n in specs and n not in formats}
     if positions := computed_positions(config, arrays):
         arrays, specs, formats = {**arrays, **positions}, specs | _specs(positions), {}
     checkpoint = Checkpoint(
-        folder.resolve().name, config, arrays, specs, {n: f for n, f in files.items() if n in specs}, folder, open_text(folder), generation,
+        folder.resolve().name, config, arrays, specs, as_stored, folder, open_text(folder), generation,
         tuple(folder / file for file in sorted(set(files.values()))), formats,
     )  # fmt: skip
     return checked(checkpoint)
@@ -131,12 +132,16 @@ def _from_module(module: Any) -> Checkpoint:
 
     if getattr(module, "training", False):
         raise ModelError(type(module).__name__, "is in training mode", do="Call model.eval().")
-    config = DecoderConfig.from_json(module.config.to_dict())
+    facts, who = module.config.to_dict(), f"language model {type(module).__name__}"
+    form = quantized_format(facts, who)
+    config = DecoderConfig.from_json(_plain(facts))
     explicit = _frequencies(module)
     if config.rotary == config.local_rotary and config.rotary.kind not in ("dynamic", "longrope"):
         rotary = replace(config.rotary, explicit=explicit)
         config = replace(config, rotary=rotary, local_rotary=rotary)
-    arrays = dict(weights_of(module))
+    stored = dict(weights_of(module))
+    packed = quantized_arrays(stored, form, config.shapes(), who)
+    arrays = stored if packed is None else {n: packed[n] for n in packed}
     embed, head = (f"{config.end(part)}.weight" for part in ("embed", "head"))
     if head not in arrays and "lm_head.weight" in arrays:
         arrays[head] = arrays.pop("lm_head.weight")  # modules may name it otherwise than checkpoints

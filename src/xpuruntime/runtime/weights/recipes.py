@@ -132,8 +132,8 @@ def _gather(xs: Sequence[Array], a: Mapping[str, Any]) -> Array:
     return np.take_along_axis(part, indices, dim)
 
 
-def _scale(x: Array, dim: int | None) -> Array:
-    """Return max|x| / 127 in float32 over all dims except ``dim``, with reduced dims of size 1; 1 where it is 0, so that zeros stay zeros."""
+def _scale(x: Array, dim: int | None, largest_code: float) -> Array:
+    """Return max|x| over the largest code in float32, over all dims except ``dim``, with reduced dims of size 1; 1 where it is 0, so that zeros stay zeros."""
     reduced_dims = tuple(d for d in range(x.ndim) if d != dim)
     if dim == 0 and x.ndim > 1 and x.size:
         rows = x.reshape(len(x), -1)
@@ -145,16 +145,16 @@ def _scale(x: Array, dim: int | None) -> Array:
         over_rows(len(rows), rows.shape[1], part)
     else:
         largest = np.max(np.abs(x.astype(np.float64)), axis=reduced_dims, keepdims=True, initial=0.0)
-    scale = np.asarray((largest / 127.0).astype(np.float32))
+    scale = np.asarray((largest / largest_code).astype(np.float32))
     return np.where(scale == 0, np.float32(1), scale)
 
 
 def _scale_int8(xs: Sequence[Array], a: Mapping[str, Any]) -> Array:
-    return _scale(xs[0], a["dim"]).reshape(-1 if a["dim"] is not None else ())
+    return _scale(xs[0], a["dim"], 127.0).reshape(-1 if a["dim"] is not None else ())
 
 
 def _quantize_int8(xs: Sequence[Array], a: Mapping[str, Any]) -> Array:
-    x, scale = xs[0], _scale(xs[0], a["dim"]).astype(np.float64)
+    x, scale = xs[0], _scale(xs[0], a["dim"], 127.0).astype(np.float64)
     codes = np.empty(x.shape, np.int8)
 
     def part(at: slice) -> None:
@@ -168,6 +168,36 @@ def _quantize_int8(xs: Sequence[Array], a: Mapping[str, Any]) -> Array:
     else:
         codes[...] = np.clip(np.rint(x.astype(np.float64) / scale), -127, 127)
     return codes
+
+
+_FP8_MAX = 448.0
+"""The largest number of float8_e4m3fn."""
+
+
+def _finite_scale(x: Array, dim: int | None) -> NDArray[np.float32]:
+    """Return ``_scale`` for float8_e4m3fn, NaN where a value is not finite: the results of such a channel are NaN."""
+    scale = _scale(x, dim, _FP8_MAX)
+    return np.where(np.isfinite(scale), scale, np.float32(np.nan))
+
+
+def _scale_fp8(xs: Sequence[Array], a: Mapping[str, Any]) -> Array:
+    return _finite_scale(xs[0], a["dim"]).reshape(-1 if a["dim"] is not None else ())
+
+
+def _quantize_fp8(xs: Sequence[Array], a: Mapping[str, Any]) -> Array:
+    x, scale = xs[0], _finite_scale(xs[0], a["dim"])
+    rows = x if x.ndim else x.reshape(1)
+    own_scales = scale.ndim and len(scale) > 1
+    codes = np.empty(rows.shape, DType.FLOAT8_E4M3FN.numpy)
+
+    def part(at: slice) -> None:
+        quotient = np.asarray(rows[at].astype(np.float32) / (scale[at] if own_scales else scale))
+        np.clip(quotient, -_FP8_MAX, _FP8_MAX, out=quotient)
+        quotient[np.isnan(quotient)] = 0
+        codes[at] = quotient.astype(codes.dtype)
+
+    over_rows(len(rows), rows.size // max(1, len(rows)), part)
+    return codes.reshape(x.shape)
 
 
 def _over_blocks(raw: Array, function: Callable[[Array], Array]) -> Array:
@@ -238,6 +268,8 @@ STEPS: Mapping[str, Step] = {
     "where": lambda xs, a: np.where(xs[0], xs[1], xs[2]),
     "scale_int8": _scale_int8,
     "quantize_int8": _quantize_int8,
+    "scale_fp8": _scale_fp8,
+    "quantize_fp8": _quantize_fp8,
     "groups_int4": lambda xs, a: int4_groups(xs[0], a["group"]),
     "dequantize_blocks": lambda xs, a: _over_blocks(xs[0], lambda rows: block_values(rows, a["blocks"])),
     "groups_of_blocks": _groups_of_blocks,

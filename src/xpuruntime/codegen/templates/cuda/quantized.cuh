@@ -8,9 +8,11 @@
 // 16-bit floats: the codes are one operand of mma.m16n8k16, up to ROWS rows of x the other one (in shared memory, normalized). A 4-bit code c becomes
 // the float 16 + c by bit operations. The result of a group is scale sum((16 + c) a) + (low - 16 scale) sum(a); the second part is one more mma per
 // tile, whose inputs are the groups, if both numbers are bfloat16: it has the sum of a as two bfloat16 numbers. Otherwise it is an FMA in float.
+// Codes of float8_e4m3fn (E4M3) become float16 or bfloat16 by bit operations, too; none is NaN, since the scale of an output with one is NaN.
 // Other floats of x use FMAs.
 //
-// P: S (storage), T (tensor::Bf16 or F16; void: FMAs), m, n, k, ROWS (rows of x of a block), COLUMN_TILES (ROWS / 8, rounded up), BITS (8, 4), GROUP
+// P: S (storage), T (tensor::Bf16 or F16; void: FMAs), m, n, k, ROWS (rows of x of a block), COLUMN_TILES (ROWS / 8, rounded up), BITS (8, 4), E4M3 (whether codes of 8
+// bits are float8_e4m3fn), GROUP
 // (inputs of a scale; 0: all), NUMBERS (of a group, below), MATRICES (of `dequantize`), STEPS, TILES (of outputs, per half), SPLIT (warps), STAGES (tiles in flight per warp and half), TILES_PER_BLOCK, GATED, NORM,
 // ALIGNED, eps(). `finish` is that of gemv.cuh.
 namespace quantized {
@@ -24,6 +26,7 @@ enum { NONE, BFLOAT16, FLOAT16, PRODUCT, FLOAT32 };
 // Sizes that follow from P, and the block's shared memory.
 template <class P> struct Sizes {
     static constexpr bool MMA = !same<typename P::T, void>, GROUPED = P::GROUP > 0;
+    static constexpr float UNIT = P::E4M3 && same<typename P::T, tensor::F16> ? 256 : 1;  // of the operands that codes become
     static constexpr int STEP = P::BITS == 4 ? 128 : 64, GROUPS = GROUPED ? STEP / (GROUPED ? P::GROUP : 1) : 0, NUMBER_WORDS = P::NUMBERS == FLOAT32 ? 2 : 1,
                          TILE = 1024 + 64 * GROUPS * NUMBER_WORDS, HALVES = P::GATED ? 2 : 1,
                          K = P::STEPS * STEP, THREADS = P::SPLIT * 32, ITEM = MMA ? 2 : 4, CHUNKS = K / 8,
@@ -34,19 +37,31 @@ template <class P> struct Sizes {
                          PARTS = SPLITS > NORMS ? SPLITS : NORMS, BYTES = RING + X + (SUMS + 15) / 16 * 16 + PARTS;
 };
 
-// Codes as operands of T: two codes of a word as 16 + c, pair I being nibbles I and I + 4; or two signed bytes, pair 0 or 1.
+// Bytes 2 I and 2 I + 1 of a word as the high bytes of two halves.
+template <int I> __device__ __forceinline__ u32 high_bytes(u32 w) { return __byte_perm(w, 0, I == 0 ? 0x1404 : 0x3424); }
+
+// Codes as operands of T: two codes of a word as 16 + c, pair I being nibbles I and I + 4; or two signed bytes, pair 0 or 1; or two numbers of
+// float8_e4m3fn, over 256 in float16.
 template <class T> struct Codes;
 template <> struct Codes<tensor::Bf16> {
     template <int I> static __device__ __forceinline__ u32 four(u32 w) {
         return tensor::and_or(I == 0 ? w << 3 : w >> (I == 0 ? 0 : 4 * I - 3), 0x00780078u, 0x41804180u);
     }
     static __device__ __forceinline__ u32 two(float a, float b) { return __byte_perm(__float_as_uint(a), __float_as_uint(b), 0x7632); }
+    template <int I> static __device__ __forceinline__ u32 two_e4m3(u32 w) {
+        const u32 high = high_bytes<I>(w);  // the exponents' bias differs by 120
+        return tensor::mul_bf16x2(tensor::and_or(high >> 4, 0x07f007f0u, high & 0x80008000u), 0x7b807b80u);
+    }
 };
 template <> struct Codes<tensor::F16> {
     template <int I> static __device__ __forceinline__ u32 four(u32 w) {
         return tensor::and_or(I < 2 ? w << (I < 2 ? 6 - 4 * I : 0) : w >> (I < 2 ? 0 : 4 * I - 6), 0x03c003c0u, 0x4c004c00u);
     }
     static __device__ __forceinline__ u32 two(float a, float b) { return tensor::F16::pack(a, b); }
+    template <int I> static __device__ __forceinline__ u32 two_e4m3(u32 w) {
+        const u32 high = high_bytes<I>(w);  // the exponents' bias differs by 8
+        return tensor::and_or(high >> 1, 0x3f803f80u, high & 0x80008000u);
+    }
 };
 // Signed byte I of a word whose sign bits are flipped: 2**23 + 128 + c is a float with the byte in its last bits.
 template <int I> __device__ __forceinline__ float signed_byte(u32 flipped) {
@@ -64,9 +79,25 @@ template <int NUMBERS> __device__ __forceinline__ ScaleLow numbers_of(const u32 
 }
 
 // Code i of a word in the order of the inputs, as a float: 2**23 and the code are exact.
-template <int BITS> __device__ __forceinline__ float code(u32 word, int i) {
+template <int BITS, bool E4M3> __device__ __forceinline__ float code(u32 word, int i) {
+    if constexpr (E4M3) {
+        const u32 high = word >> 8 * i << 8;
+        return 256 * tensor::F16::low((high & 0x8000u) | (high >> 1 & 0x3f80u));
+    }
     if (BITS == 4) return __uint_as_float((word >> 4 * i & 15) | 0x4b000000u) - 8388608.0f;
     return __uint_as_float((word >> 8 * i & 255 ^ 128) | 0x4b000000u) - 8388736.0f;
+}
+
+// The rows of an mma's left operand from the codes of 8 bits of two outputs.
+template <class P> __device__ __forceinline__ void bytes_of(u32 (&a)[4], u32 u, u32 l) {
+    typedef Codes<typename P::T> C;
+    if constexpr (P::E4M3) {
+        a[0] = C::template two_e4m3<0>(u), a[1] = C::template two_e4m3<0>(l), a[2] = C::template two_e4m3<1>(u), a[3] = C::template two_e4m3<1>(l);
+    } else {
+        u ^= 0x80808080u, l ^= 0x80808080u;
+        a[0] = C::two(signed_byte<0>(u), signed_byte<1>(u)), a[1] = C::two(signed_byte<0>(l), signed_byte<1>(l));
+        a[2] = C::two(signed_byte<2>(u), signed_byte<3>(u)), a[3] = C::two(signed_byte<2>(l), signed_byte<3>(l));
+    }
 }
 
 struct alignas(16) Words { u32 x[4]; };
@@ -226,9 +257,8 @@ template <class P> struct Tile {
                 tensor::mma_m16n8k16<T>(part[i], second, b.x[2], b.x[3]);
             }
         } else {
-            u ^= 0x80808080u, l ^= 0x80808080u;
-            const u32 a[4] = {Codes<T>::two(signed_byte<0>(u), signed_byte<1>(u)), Codes<T>::two(signed_byte<0>(l), signed_byte<1>(l)),
-                              Codes<T>::two(signed_byte<2>(u), signed_byte<3>(u)), Codes<T>::two(signed_byte<2>(l), signed_byte<3>(l))};
+            u32 a[4];
+            bytes_of<P>(a, u, l);
 #pragma unroll
             for (int i = 0; i < NT; ++i) {
                 const Two b = *(const Two *)(rows[i] + j * 32);
@@ -275,9 +305,8 @@ template <class P> struct Tile {
         } else if constexpr (P::BITS == 8) {
 #pragma unroll
             for (int j = 0; j < 4; ++j) {
-                const u32 u = upper.x[j] ^ 0x80808080u, l = lower.x[j] ^ 0x80808080u;
-                const u32 a[4] = {Codes<T>::two(signed_byte<0>(u), signed_byte<1>(u)), Codes<T>::two(signed_byte<0>(l), signed_byte<1>(l)),
-                                  Codes<T>::two(signed_byte<2>(u), signed_byte<3>(u)), Codes<T>::two(signed_byte<2>(l), signed_byte<3>(l))};
+                u32 a[4];
+                bytes_of<P>(a, upper.x[j], lower.x[j]);
 #pragma unroll
                 for (int i = 0; i < NT; ++i) {
                     const Quad b = tensor::load16(rows[i] + j / 2 * 16);
@@ -333,7 +362,7 @@ template <class P> struct Tile {
                     n = numbers_of<P::NUMBERS>((const u32 *)(tile + 1024) + ((g + half * 8) * Z::GROUPS + group) * Z::NUMBER_WORDS);
                 }
 #pragma unroll
-                for (int e = 0; e < CODES; ++e) w[half][e] = n.low + n.scale * code<P::BITS>(codes, e);
+                for (int e = 0; e < CODES; ++e) w[half][e] = n.low + n.scale * code<P::BITS, P::E4M3>(codes, e);
             }
 #pragma unroll
             for (int r = 0; r < P::ROWS; ++r) {
@@ -444,7 +473,7 @@ __device__ __forceinline__ void run(const typename P::S *x, const int8_t *w, con
             for (int h = 0; h < H; ++h) {
 #pragma unroll
                 for (int i = 0; i < P::SPLIT; ++i) of[h] += parts[(((tile & 1) * P::SPLIT + i) * Z::OUTPUTS + h * 16 + c) * P::ROWS + r];
-                if (!Z::GROUPED) of[h] *= scales[h * P::n + tile * 16 + c];
+                if (!Z::GROUPED) of[h] *= scales[h * P::n + tile * 16 + c] * Z::UNIT;
             }
             finish.write(row0 + r, tile * 16 + c, of[0], of[1], terms);
         }
@@ -482,7 +511,7 @@ template <class P, int PIECES> __device__ __forceinline__ void dequantize(const 
         struct alignas(16) Values { S of[8]; } values;
 #pragma unroll
         for (int e = 0; e < 8; ++e)
-            store<1>(values.of + e, (typename storage_<S>::compute)(numbers[i].low + numbers[i].scale * code<P::BITS>(codes[i][e * P::BITS / 32], e % (32 / P::BITS))));
+            store<1>(values.of + e, (typename storage_<S>::compute)(numbers[i].low + numbers[i].scale * code<P::BITS, P::E4M3>(codes[i][e * P::BITS / 32], e % (32 / P::BITS))));
         S *const line = to + (long long)row * P::k + k;
         if (P::ALIGNED) {
             if (k < P::k) *(Values *)line = values;

@@ -39,6 +39,13 @@ __device__ __forceinline__ u32 and_or(u32 x, u32 mask, u32 bits) {
     return y;
 }
 
+// The products of two pairs of bfloat16 numbers, rounded once. Subnormal numbers are kept.
+__device__ __forceinline__ u32 mul_bf16x2(u32 x, u32 y) {
+    u32 products;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(products) : "r"(x), "r"(y), "r"(0x80008000u));
+    return products;
+}
+
 // The 32-bit shared-space address that the instructions below take.
 __device__ __forceinline__ u32 smem_addr(const void *shared) { return (u32)__cvta_generic_to_shared(shared); }
 

@@ -68,7 +68,7 @@ def lower_product(
     panels, blocks = math.ceil(p.n / t.columns), math.ceil(p.m / t.task_rows)
     item, acc = y.dtype.bits // 8, 8 if accumulator(y.dtype) in ("double", "uint64_t") else 4
     task_flops = 2 * t.task_rows * t.columns * p.k
-    task_bytes = t.columns * p.k * (1 if p.b_dtype else item)
+    task_bytes = t.columns * p.k * (1 if p.codes else item)
     # A thread gets at least two microseconds of work: at 100 GFLOP/s, or 20 GB/s of B.
     microseconds = max(task_flops / 1e5, task_bytes / 2e4, 0.02)
     args = [operand_ref("in", p.a), operand_ref("in", p.b)]
@@ -92,25 +92,16 @@ def lower_product(
         bytes=sum(s.size_bytes or 0 for s in (*(o.spec for o in call.tensors), y)),
     )
     accumulates = _ACCUMULATES[accumulator(y.dtype)]
-    if p.b_dtype:
+    if p.codes:
         stage = replace(stage, args=(*args, "extra0", "out0"))
-        scale = Packed((RecipeStep("scale_int8", ("%in",), {"dim": 0}),), TensorSpec((p.n,), DType.FLOAT32))
-        codes = _quantized(_packed(p, b, t))
         return LoweredCall(
-            (stage,), weights={p.b: codes}, extra_weights={"extra0": (p.b, scale)}, accumulates=accumulates
+            (stage,),
+            weights={p.b: p.codes.packed(_packed(p, b, t))},
+            extra_weights={"extra0": (p.b, p.codes.scales(p.n))},
+            accumulates=accumulates,
         )
     weights = {p.b: _packed(p, b, t)} if b.is_weight else {}
     return LoweredCall((stage,), weights=weights, accumulates=accumulates)
-
-
-def _quantized(packed: Packed) -> Packed:
-    """Return the same packing in int8. Each row of a linear's weight, which is a column of B, has its own scale."""
-    first = RecipeStep("quantize_int8", ("%in",), {"dim": 0})
-    shifted = [
-        replace(s, inputs=tuple("%0" if i == "%in" else f"%{int(i[1:]) + 1}" for i in s.inputs))
-        for s in packed.steps
-    ]
-    return Packed((first, *shifted), replace(packed.spec, dtype=DType.INT8))
 
 
 _ACCUMULATES = {"float": "float32", "double": "float64", "uint32_t": "int32", "uint64_t": "int64"}

@@ -9,16 +9,33 @@ from ....codegen.c_types import C_TYPES, accumulator
 from ....types import DType
 from ...kernel import NodeCall, Operand
 from ...portable.text import ACTIVATIONS, offset_text
+from ...spec.channel_codes import ChannelCodes
 from ...spec.product import Product, even_stride
 from .gemm_tiling import L2_WHOLE, TILE, GemmTiling
 
-__all__ = ["product_source"]
+__all__ = ["code_type", "product_source", "unscaled"]
+
+_CODES: dict[DType, tuple[str, str]] = {
+    DType.INT8: ("int8_t", ""),
+    DType.FLOAT8_E4M3FN: ("e4m3", " * 256.0f"),
+}
+"""Type of codes -> its C type, and the factor of sums that its loads leave out (``gemm_panel`` in ``templates/gemm.h``)."""
+
+
+def code_type(codes: ChannelCodes) -> str:
+    """Return the C type of codes."""
+    return _CODES[codes.dtype][0]
+
+
+def unscaled(codes: ChannelCodes, scale: str) -> str:
+    """Return the text of what a vector of sums is multiplied with; ``scale``: the text of the channels' scales."""
+    return scale + _CODES[codes.dtype][1]
 
 
 def product_source(call: NodeCall, p: Product, t: GemmTiling, dtype: DType, packed: bool) -> str:
     """Return the text of the function. Shapes and strides are literals in it."""
     s, acc, lead = C_TYPES[dtype], accumulator(dtype), len(p.batch)
-    b = C_TYPES[p.b_dtype or dtype]
+    b = code_type(p.codes) if p.codes else s
     panels, blocks = math.ceil(p.n / t.columns), math.ceil(p.m / t.task_rows)
     a_row = even_stride(p.rows, p.a_strides[lead:-1]) or 0
     constants = {
@@ -52,10 +69,10 @@ def product_source(call: NodeCall, p: Product, t: GemmTiling, dtype: DType, pack
         f"    const {b} *b = (const {b} *)args[1];",
     ]
     lines += [f"    const {s} *term{at} = (const {s} *)args[{at + 2}];" for at in range(len(p.terms))]
-    if p.b_dtype:
+    if p.codes:
         lines.append(f"    const {acc} *scale = (const {acc} *)args[{len(p.terms) + 2}];")
     lines += [
-        f"    {s} *y = ({s} *)args[{len(p.terms) + (3 if p.b_dtype else 2)}];",
+        f"    {s} *y = ({s} *)args[{len(p.terms) + (3 if p.codes else 2)}];",
         f"    constexpr int L = GEMM_LANES<{acc}>;",
         *(["    Tiles tiles;"] if t.tiles else []),
         "    for (int64_t task = begin; task < end; ++task) {",
@@ -124,8 +141,9 @@ def _epilogue(p: Product, storage: str, acc: str) -> list[str]:
         "    const int64_t n = columns - j < L ? columns - j : L;",
         "    auto x = load<L>(sums + j);",
     ]
-    if p.b_dtype:
-        lines.append(f"    x = x * gemm_load<{acc}>(scale + col + j, n);")
+    if p.codes:
+        scales = unscaled(p.codes, f"gemm_load<{acc}>(scale + col + j, n)")
+        lines.append(f"    x = x * ({scales});")
     if p.alpha != 1:
         lines.append(f"    x = x * {_number(p.alpha, acc)};")
     for i, term in enumerate(p.terms):

@@ -79,7 +79,7 @@ TILE = 32
 
 def by_tiles(p: Product, dtype: DType, streamed: bool, isa: IsaLevel) -> bool:
     """Return whether AMX tiles multiply: bfloat16, rows of A along k, and a product that is not bandwidth-bound."""
-    plain = dtype is DType.BFLOAT16 and not p.b_dtype and p.a_strides[-1] == 1
+    plain = dtype is DType.BFLOAT16 and not p.codes and p.a_strides[-1] == 1
     return plain and not streamed and p.m > STREAMED_ROWS and "amx-bf16" in isa.features
 
 
@@ -122,9 +122,7 @@ def tiling(
         key=lambda v: math.ceil(p.n / (v * lanes)) * v * (1 + 0.04 * (max_vectors - v)),
     )
     rows = max(1, min(matmul_tile * max_vectors // vectors, p.m, (regs - 1 - vectors) // vectors))
-    pairs = (
-        dtype is DType.BFLOAT16 and not p.b_dtype and "avx512bf16" in isa.features and p.a_strides[-1] == 1
-    )
+    pairs = dtype is DType.BFLOAT16 and not p.codes and "avx512bf16" in isa.features and p.a_strides[-1] == 1
     unroll = max(1, min(4, regs * 3 // 4 // (rows * vectors))) if streamed else 1
     if p.m <= rows and packed:
         block = max(p.k, 1)

@@ -1,6 +1,6 @@
-"""Matrix products on CPUs: ``matmul/generated``, ``matmul/gemv`` for few rows, and ``matmul/int8_weights``.
+"""Matrix products on CPUs: ``matmul/generated``, ``matmul/gemv`` for few rows, ``matmul/int8_weights`` and ``matmul/fp8_weights``.
 
-All three generate the same packed GEMM (``gemm``): B is packed in panels, and a register tile of rows by vectors accumulates. They differ in the
+All generate the same packed GEMM (``gemm``): B is packed in panels, and a register tile of rows by vectors accumulates. They differ in the
 shapes that they support. gemv is bandwidth-bound by the weight, generated compute-bound.
 """
 
@@ -17,6 +17,7 @@ from ....ir.ops.matmul import ACTIVATIONS as ACTIVATION_NAMES
 from ....types import DType
 from ...kernel import Kernel, LoweredCall, NodeCall
 from ...portable.text import ACTIVATIONS
+from ...spec.channel_codes import FP8, INT8, ChannelCodes
 from ...spec.matmul import OPS, _linear, product_of
 from .gemm import lower_product
 from .gemm_tiling import STREAMED_ROWS
@@ -81,15 +82,18 @@ class MatmulKernel(Kernel):
         return lower_product(call, product_of(call), target, streamed=self.streamed)
 
 
-class Int8Weights(Kernel):
-    """Linear layers with int8 weights and one scale per output, which read a half or a quarter of the bytes in decoding.
+@dataclass(frozen=True, slots=True)
+class ChannelWeights(Kernel):
+    """Linear layers whose weights are codes of eight bits with one scale per output; decoding reads a half or a quarter of the bytes.
 
-    Each weight changes by at most 1/254 of the largest in its row, so only a policy that names the kernel uses it.
+    int8 changes a weight by at most 1/254 of the largest in its row; fp8 by at most 1/16 of itself, or 1/458,752 of the largest. So only a policy that
+    names the kernel uses it.
     """
 
-    name = "matmul/int8_weights"
-    ops = ("linear", "fused_linear")
-    on_request = True
+    name: str
+    codes: ChannelCodes
+    on_request: bool = True
+    ops: tuple[str, ...] = ("linear", "fused_linear")
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
         """Return yes for floats of at most 32 bits, and a constant weight."""
@@ -98,7 +102,8 @@ class Int8Weights(Kernel):
             return answer
         if call.outputs[0].dtype not in (DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16):
             return Support.no(
-                Reason.DTYPE_UNSUPPORTED, f"int8 weights are not supported for {call.outputs[0].dtype.value}"
+                Reason.DTYPE_UNSUPPORTED,
+                f"{self.codes.word} weights are not supported for {call.outputs[0].dtype.value}",
             )
         if not call.tensor(1).is_weight:
             return Support.no(
@@ -108,12 +113,13 @@ class Int8Weights(Kernel):
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
         """Return one stage; with few rows, B is streamed."""
-        p = replace(_linear(call), b_dtype=DType.INT8)
+        p = replace(_linear(call), codes=self.codes)
         return lower_product(call, p, target, streamed=p.flat().m <= STREAMED_ROWS)
 
 
 KERNELS: tuple[Any, ...] = (
     MatmulKernel("matmul/gemv", True, _few_rows),
     MatmulKernel("matmul/generated", False, _always),
-    Int8Weights(),
+    ChannelWeights("matmul/int8_weights", INT8),
+    ChannelWeights("matmul/fp8_weights", FP8),
 )

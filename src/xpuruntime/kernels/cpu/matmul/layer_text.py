@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 from ....codegen.c_types import C_TYPES, accumulator
 from ...portable.text import ACTIVATIONS
+from ...spec.channel_codes import ChannelCodes
 from ...spec.linear import LinearLayer
+from .gemm_text import unscaled
 
 __all__ = ["LayerText"]
 
@@ -33,10 +35,10 @@ class LayerText(LinearLayer):
             for i, (name, _) in enumerate(self.operands)
         ]
 
-    def epilogue(self, columns: int, scaled: str = "", gate_row: str = "r") -> list[str]:
+    def epilogue(self, columns: int, codes: ChannelCodes | None = None, gate_row: str = "r") -> list[str]:
         """Return the epilogue of row ``r`` of a panel, which stores to the result ``y``.
 
-        scaled:   name of an array with one scale per output; empty for none.
+        codes:    the codes whose scales per output are the array ``scales``.
         gate_row: the row index into ``gate``, which holds the gate's sums in a gated layer.
         """
         t = self.sums
@@ -51,8 +53,9 @@ class LayerText(LinearLayer):
         ]
         for name, sums, at in halves if self.halves == 2 else [("x", "sums", "col + j")]:
             lines.append(f"    auto {name} = load<L>({sums} + j);")
-            if scaled:
-                lines.append(f"    {name} = {name} * gemm_load<{t}>({scaled} + {at}, n);")
+            if codes:
+                scales = unscaled(codes, f"gemm_load<{t}>(scales + {at}, n)")
+                lines.append(f"    {name} = {name} * ({scales});")
             if self.bias is not None:
                 lines.append(f"    {name} = {name} + gemm_load<{t}>(bias + {at}, n);")
         if self.residual is not None:

@@ -13,13 +13,14 @@ from typing import Any
 from ....codegen.cpp.isa import IsaLevel
 from ....codegen.target import CodegenTarget
 from ....decisions import Reason, Support
-from ....program.program import RecipeStep
 from ....types import DType, TensorSpec
-from ...kernel import Kernel, LoweredCall, NodeCall, Packed, Stage
+from ...kernel import Kernel, LoweredCall, NodeCall, Stage
+from ...spec.channel_codes import FP8, INT8, ChannelCodes
 from ...spec.linear import why_not
 from ...spec.product import Product
 from ..abi import isa_of
-from .gemm import _packed, _quantized, after
+from .gemm import _packed, after
+from .gemm_text import code_type
 from .gemm_tiling import tiling
 from .layer_text import LayerText
 
@@ -31,10 +32,10 @@ _ROWS = 16
 
 @dataclass(frozen=True, slots=True)
 class CpuNormLinear(Kernel):
-    """Linear layers of few rows with a norm, a gate, or both. ``int8``: int8 weights with one scale per output."""
+    """Linear layers of few rows with a norm, a gate, or both. ``codes``: codes of weights with one scale per output."""
 
     name: str
-    int8: bool = False
+    codes: ChannelCodes | None = None
     on_request: bool = False
     ops: tuple[str, ...] = ("norm_linear",)
 
@@ -46,8 +47,10 @@ class CpuNormLinear(Kernel):
         m = LayerText.of(call).m
         if m > _ROWS:
             return Support.no(Reason.SHAPE_UNSUPPORTED, f"at most {_ROWS} rows are supported, got {m}")
-        if self.int8 and call.outputs[0].dtype is DType.FLOAT64:
-            return Support.no(Reason.DTYPE_UNSUPPORTED, "int8 weights are not supported for float64")
+        if self.codes and call.outputs[0].dtype is DType.FLOAT64:
+            return Support.no(
+                Reason.DTYPE_UNSUPPORTED, f"{self.codes.word} weights are not supported for float64"
+            )
         return Support.yes()
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
@@ -57,23 +60,22 @@ class CpuNormLinear(Kernel):
             return LoweredCall(())
         isa: IsaLevel = isa_of(target)
         item = 8 if layer.sums == "double" else 4
-        b_dtype = DType.INT8 if self.int8 else None
 
         def product(outputs: int) -> Product:
             k = layer.k
-            return Product(0, 1, (), (layer.m,), outputs, k, (k, 1), (1, k), (outputs, 1), b_dtype=b_dtype)
+            return Product(0, 1, (), (layer.m,), outputs, k, (k, 1), (1, k), (outputs, 1), codes=self.codes)
 
         t = tiling(product(layer.n * layer.halves), layer.dtype, True, True, isa, target.config.matmul_tile)
         first, outputs = layer.even(t.columns)
         weight = replace(call.tensor(1), spec=TensorSpec((outputs, layer.k), layer.dtype))
         packed = _packed(product(outputs), weight, t)
-        panel_bytes = t.columns * layer.k * (1 if self.int8 else layer.dtype.bits // 8) * layer.halves
+        panel_bytes = t.columns * layer.k * (1 if self.codes else layer.dtype.bits // 8) * layer.halves
         stage = Stage(
             stem=f"{'norm_' if layer.scale else ''}matmul_{layer.m}x{layer.n * layer.halves}x{layer.k}"
             + ("" if layer.act == "none" else f"_{layer.act}"),
             source=self._source(layer, t),
             args=(
-                "in0", "in1", *(f"in{at}" for _, at in layer.operands), *(("extra0",) if self.int8 else ()), "out0"
+                "in0", "in1", *(f"in{at}" for _, at in layer.operands), *(("extra0",) if self.codes else ()), "out0"
             ),
             tasks=layer.panels(t.columns),
             grain=layer.grain(panel_bytes),
@@ -84,21 +86,21 @@ class CpuNormLinear(Kernel):
         )  # fmt: skip
         return LoweredCall(
             (stage,),
-            weights={1: after(first, _quantized(packed) if self.int8 else packed)},
-            extra_weights={"extra0": (1, _scales(layer))} if self.int8 else {},
+            weights={1: after(first, self.codes.packed(packed) if self.codes else packed)},
+            extra_weights={"extra0": (1, self.codes.scales(layer.n * layer.halves))} if self.codes else {},
             accumulates="float64" if item == 8 else "float32",
         )
 
     def _source(self, layer: LayerText, tiling: Any) -> str:
         t, s, columns = layer.sums, layer.storage, tiling.columns
-        b = "int8_t" if self.int8 else s
+        b = code_type(self.codes) if self.codes else s
         a_type = layer.storage if tiling.pairs or layer.scale is None else layer.sums
         panel = tiling.depth(layer.k) * columns
         tile = {"R": tiling.rows, "NV": tiling.vectors, "U": tiling.unroll, "tail": layer.m % tiling.rows}
         next_arg = 2 + len(layer.operands)
         lines = [
             f"// {'rms_norm, then ' if layer.scale else ''}[{layer.m}, {layer.k}] x [{layer.k}, {layer.n * layer.halves}] in {layer.dtype.value}"
-            f"{', weights in int8' if self.int8 else ''}, sums in {t}"
+            f"{f', weights in {self.codes.dtype.value}' if self.codes else ''}, sums in {t}"
             + (
                 f"; the first half of the outputs, by {layer.act}, times the second"
                 if layer.halves == 2
@@ -117,8 +119,8 @@ class CpuNormLinear(Kernel):
             f"    const {b} *b = (const {b} *)args[1];",
             *(f"    {line}" for line in layer.arguments(2)),
         ]
-        if self.int8:
-            lines.append(f"    const float *codes = (const float *)args[{next_arg}];")
+        if self.codes:
+            lines.append(f"    const float *scales = (const float *)args[{next_arg}];")
             next_arg += 1
         lines += [f"    {s} *y = ({s} *)args[{next_arg}];", f"    constexpr int L = GEMM_LANES<{t}>;"]
         if layer.halves == 2:
@@ -140,7 +142,7 @@ class CpuNormLinear(Kernel):
             at = f"(panel + {layer.panels(columns)}) * {panel}"
         lines += [
             block % at,
-            *(f"            {line}" for line in layer.epilogue(columns, "codes" if self.int8 else "")),
+            *(f"            {line}" for line in layer.epilogue(columns, self.codes)),
             "        });",
             "    }",
             "}",
@@ -149,13 +151,9 @@ class CpuNormLinear(Kernel):
         return "\n".join(lines)
 
 
-def _scales(layer: LayerText) -> Packed:
-    spec = TensorSpec((layer.n * layer.halves,), DType.FLOAT32)
-    return Packed((RecipeStep("scale_int8", ("%in",), {"dim": 0}),), spec)
-
-
 KERNELS: tuple[Any, ...] = (
     CpuNormLinear("matmul/gemv"),
     CpuNormLinear("matmul/generated"),
-    CpuNormLinear("matmul/int8_weights", int8=True, on_request=True),
+    CpuNormLinear("matmul/int8_weights", INT8, on_request=True),
+    CpuNormLinear("matmul/fp8_weights", FP8, on_request=True),
 )

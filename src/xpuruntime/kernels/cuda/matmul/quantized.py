@@ -1,5 +1,5 @@
-"""Linear layers with weights of fewer bits on CUDA: ``matmul/int8_weights``, ``matmul/int4_weights`` (groups of 32, 64 or 128 inputs), and
-``matmul/stored_weights`` (the groups of a GGUF file's blocks).
+"""Linear layers with weights of fewer bits on CUDA: ``matmul/int8_weights``, ``matmul/fp8_weights``, ``matmul/int4_weights`` (groups of 32, 64 or 128
+inputs), and ``matmul/stored_weights`` (the groups of a GGUF file's blocks).
 
 Few rows are bandwidth-bound: the kernel of ``templates/cuda/quantized.cuh`` reads the codes once, on tensor cores for 16-bit floats. For more rows, a
 first stage writes the weight as floats to a workspace, and cuBLASLt multiplies it; under ``batch_invariant``, or without cuBLASLt, our own GEMM. Codes and scales are those of the CPU's kernels:
@@ -20,6 +20,7 @@ from ....program.program import RecipeStep
 from ....storage.blocks import GroupForm
 from ....types import DType, TensorSpec
 from ...kernel import Kernel, LoweredCall, NodeCall, Packed, Stage
+from ...spec.channel_codes import FP8, INT8, ChannelCodes, shifted
 from ...spec.linear import LinearLayer, not_in_blocks, why_not
 from ..heavy import REFERENCE_SMS, TAGS, about, c_bool, constants, in_chunks, shared_limit
 from ..launch import Argument, LaunchConfig, blocks_for, cuda_stage
@@ -83,12 +84,19 @@ class QuantizedConfig:
 class QuantizedTiles:
     """The weight of a layer in tiles of 16 outputs, or the matrices of ``experts`` experts.
 
+    codes: the codes of a weight without groups.
     steps: tiles along the inputs. tiles: tiles along the outputs of a half.
     """
 
     layer: LinearLayer
     form: GroupForm | None
     experts: int = 0
+    codes: ChannelCodes = INT8
+
+    @property
+    def word(self) -> str:
+        """The codes as a part of names of functions."""
+        return f"int{self.form.bits}" if self.form else self.codes.word
 
     @property
     def bits(self) -> int:
@@ -113,7 +121,8 @@ class QuantizedTiles:
 
     @property
     def spec(self) -> TensorSpec:
-        return TensorSpec((self.matrices * self.tiles, self.steps, self.bytes), DType.INT8)
+        dtype = DType.INT8 if self.form else self.codes.dtype
+        return TensorSpec((self.matrices * self.tiles, self.steps, self.bytes), dtype)
 
     @property
     def matrices(self) -> int:
@@ -136,7 +145,7 @@ class QuantizedTiles:
         tail = [layer.k // form.group, form.bytes] if form is not None and stored else [layer.k]
         done = self._experts_padded(tail) if self.experts else layer.padded(_OUTPUTS, tail)
         if form is None:  # scales are those of the weight before it is padded
-            done = [RecipeStep("quantize_int8", ("%in",), {"dim": 0}), *(_shifted(s) for s in done)]
+            done = [self.codes.quantize, *(shifted(s) for s in done)]
 
         def add(op: str, source: str | tuple[str, ...] = "", **attrs: Any) -> str:
             last = f"%{len(done) - 1}" if done else "%in"
@@ -174,12 +183,6 @@ class QuantizedTiles:
         ]
 
 
-def _shifted(step: RecipeStep) -> RecipeStep:
-    """Return a step behind one more step, whose result it reads instead of ``%in``."""
-    inputs = tuple("%0" if i == "%in" else f"%{int(i[1:]) + 1}" for i in step.inputs)
-    return replace(step, inputs=inputs)
-
-
 def quantized_config(layer: LinearLayer, form: GroupForm | None, limit: int) -> QuantizedConfig | None:
     """Return the config for a layer; None if a row of x does not fit in the ``limit`` of shared memory."""
     t, mma = QuantizedTiles(layer, form), layer.dtype in TAGS
@@ -204,7 +207,7 @@ def quantized_config(layer: LinearLayer, form: GroupForm | None, limit: int) -> 
 
 @dataclass(frozen=True, slots=True)
 class QuantizedWeights(Kernel):
-    """Linear layers whose weight has codes in groups of a form, or of 8 bits with a scale per output (no form).
+    """Linear layers whose weight has codes in groups of a form, or ``codes`` with a scale per output (no form).
 
     Only a policy that names the kernel uses it.
 
@@ -217,6 +220,7 @@ class QuantizedWeights(Kernel):
     stored: bool = False
     on_request: bool = True
     ops: tuple[str, ...] = ("linear", "fused_linear", "norm_linear")
+    codes: ChannelCodes = INT8
     libraries: bool = True
 
     def batch_invariant_form(self) -> QuantizedWeights:
@@ -257,20 +261,15 @@ class QuantizedWeights(Kernel):
         if not layer.m * layer.n:
             return LoweredCall(())
         config = quantized_config(layer, form, shared_limit(target)) if layer.m <= MAX_ROWS else None
+        tiles = QuantizedTiles(layer, form, codes=self.codes)
         if config is not None:
-            lowered = LoweredCall((quantized_stage(call, form, config),))
+            lowered = LoweredCall((quantized_stage(call, form, config, self.codes),))
         else:
             kernels = (CublasLt(), Generated())[not self.libraries :]
             product = next(k for k in kernels if k.supports(call, target)).lower(call, target)
-            lowered = by_floats(call, QuantizedTiles(layer, form), product)
-        scale = Packed(
-            (RecipeStep("scale_int8", ("%in",), {"dim": 0}),),
-            TensorSpec((layer.n * layer.halves,), DType.FLOAT32),
-        )
-        extra = {} if form else {"extra0": (1, scale)}
-        return replace(
-            lowered, weights={1: QuantizedTiles(layer, form).packed(stored=self.stored)}, extra_weights=extra
-        )
+            lowered = by_floats(call, tiles, product)
+        extra = {} if form else {"extra0": (1, self.codes.scales(layer.n * layer.halves))}
+        return replace(lowered, weights={1: tiles.packed(stored=self.stored)}, extra_weights=extra)
 
 
 def _struct(t: QuantizedTiles, c: QuantizedConfig, *, norm: bool, aligned: bool) -> list[str]:
@@ -281,7 +280,12 @@ def _struct(t: QuantizedTiles, c: QuantizedConfig, *, norm: bool, aligned: bool)
         "GROUP": t.form.group if t.form else 0, "NUMBERS": _NUMBERS[t.form.numbers if t.form else ""],
         "MATRICES": t.matrices, "STEPS": t.steps, "TILES": t.tiles, "SPLIT": c.split, "STAGES": c.stages, "TILES_PER_BLOCK": c.tiles_per_block,
     }  # fmt: skip
-    flags = {"GATED": layer.halves == 2, "NORM": norm, "ALIGNED": aligned}
+    flags = {
+        "E4M3": t.form is None and t.codes is FP8,
+        "GATED": layer.halves == 2,
+        "NORM": norm,
+        "ALIGNED": aligned,
+    }
     return [
         "struct KERNEL_quantized {",
         f"    typedef {C_TYPES[layer.dtype]} S;",
@@ -298,9 +302,12 @@ def _weight_arguments(form: GroupForm | None) -> list[Argument]:
     return [codes] if form else [codes, Argument("extra0", "scales", "float")]
 
 
-def quantized_stage(call: NodeCall, form: GroupForm | None, config: QuantizedConfig) -> Stage:
+def quantized_stage(
+    call: NodeCall, form: GroupForm | None, config: QuantizedConfig, codes: ChannelCodes = INT8
+) -> Stage:
     """Return the stage of few rows of a linear layer."""
-    return product_stage(call, QuantizedTiles(LinearLayer.of(call), form), config, problem_of_layer(call))
+    tiles = QuantizedTiles(LinearLayer.of(call), form, codes=codes)
+    return product_stage(call, tiles, config, problem_of_layer(call))
 
 
 def product_stage(
@@ -333,10 +340,10 @@ def product_stage(
         t.shared(config, mma),
         min_blocks_per_sm=config.min_blocks_per_sm,
     )
-    stem = f"{'norm_' if s.scale else ''}int{t.bits}_{layer.m}x{layer.n * layer.halves}x{layer.k}"
+    stem = f"{'norm_' if s.scale else ''}{t.word}_{layer.m}x{layer.n * layer.halves}x{layer.k}"
     return cuda_stage(
         f"{stem}_{s.act}" if s.gated else stem,
-        about(call, f"{t.bits}-bit codes{f' in groups of {form.group}' if form else ''}, 16 outputs at a time, by {config.split} warps"),
+        about(call, f"codes of {t.word}{f' in groups of {form.group}' if form else ''}, 16 outputs at a time, by {config.split} warps"),
         arguments, body, launch, before=[*before, *gemv_finish(s)], parts=parts_of(s.act, "quantized"), waits_itself=True,
         flops=2 * layer.m * layer.n * layer.halves * layer.k, bytes=t.spec.size_bytes or 0,
     )  # fmt: skip
@@ -352,7 +359,7 @@ def by_floats(call: NodeCall, t: QuantizedTiles, product: LoweredCall) -> Lowere
     to = Argument(weight, "to", C_TYPES[layer.dtype], written=True)
     size = t.matrices * layer.n * layer.k * layer.dtype.bits // 8
     widen = cuda_stage(
-        f"floats_of_int{t.bits}_{layer.n}x{layer.k}", about(call, f"the weight's {t.bits}-bit codes as {layer.dtype.value}"),
+        f"floats_of_{t.word}_{layer.n}x{layer.k}", about(call, f"the weight's codes of {t.word} as {layer.dtype.value}"),
         [*_weight_arguments(form), to], body, LaunchConfig((blocks_for(count, _THREADS * _PIECES), 1, 1), (_THREADS, 1, 1)),
         before=_struct(t, QuantizedConfig(1, 1, 2), norm=False, aligned=aligned), parts=frozenset({"quantized"}),
         bytes=size + (t.spec.size_bytes or 0),
@@ -363,6 +370,7 @@ def by_floats(call: NodeCall, t: QuantizedTiles, product: LoweredCall) -> Lowere
 
 KERNELS: tuple[Any, ...] = (
     QuantizedWeights("matmul/int8_weights", None),
+    QuantizedWeights("matmul/fp8_weights", None, codes=FP8),
     *(
         QuantizedWeights("matmul/int4_weights" + suffix, GroupForm(4, group, "bfloat16"))
         for suffix, group in (("", 32), ("_64", 64), ("_128", 128))

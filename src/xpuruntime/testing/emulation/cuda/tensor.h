@@ -24,6 +24,7 @@ struct F16 {
 #define MASKED_SCORE (-__builtin_inff())
 
 static __forceinline__ u32 and_or(u32 x, u32 mask, u32 bits) { return (x & mask) | bits; }
+static __forceinline__ u32 mul_bf16x2(u32 x, u32 y) { return Bf16::pack(Bf16::low(x) * Bf16::low(y), Bf16::high(x) * Bf16::high(y)); }
 
 EMULATOR u32 smem_addr(const void *shared) { return (u32)((const unsigned char *)shared - host::dynamic_memory()); }
 
