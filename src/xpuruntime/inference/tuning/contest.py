@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ... import _core
 from ...compiler.locked import KernelLock
+from ...errors import XpuError
 from ...program.program import CompiledProgram
 from ...protocols import Array
 from ...runtime.device import Device
@@ -18,11 +21,13 @@ from ...runtime.execution.demands import SETTLED
 from ...runtime.execution.executor import Executor
 from ...runtime.weights.load import Weights, load_weights
 from ...targets import DeviceId
+from ..execution.contexts import DEADLINES
 from ..execution.seeded_inputs import sample_feeds
 from .timing import Sample, repeats, whole_runs
 
 __all__ = ["CompileWith", "Contest", "KernelVariant", "call_of"]
 
+_SHORT = 0.05  # a run that takes less of its limit is repeated
 CompileWith = Callable[[Mapping[str, str] | None], tuple[CompiledProgram, KernelLock]]
 """Compiles the program with the given kernel of each call, or chooses kernels and records them."""
 
@@ -57,6 +62,38 @@ class KernelVariant:
                     sums[key] += ns
             for key, ns in sums.items():
                 yield call_of(key), self.words[key], max(ns, 1) / 1e3
+
+    def probe_times(self, seconds: float) -> dict[str, float]:
+        """Return the microseconds of each call in one run, which is stopped after ``seconds``; a short run is repeated, because the first is cold.
+        Calls that were not finished are left out.
+        """
+        times: dict[str, float] = {}
+        began = time.monotonic()
+        for _ in range(2):
+            times = self._probe(max(seconds - (time.monotonic() - began), 1e-3)) or times
+            if time.monotonic() - began > _SHORT * seconds:
+                break
+        return times
+
+    def _probe(self, seconds: float) -> dict[str, float]:
+        stop, clock = _core.Stop(), np.zeros(len(self.executor.plan.calls), np.int64)
+        with DEADLINES.after(seconds, stop.set) as deadline:
+            try:
+                self.executor.run_arrays(self.arrays, times=clock, stop=stop)
+            except XpuError:
+                if not deadline.over:
+                    raise
+        reached = np.flatnonzero(clock)
+        end = len(clock) if not deadline.over else int(reached[-1]) if reached.size else 0
+        unfinished = set(self.keys[end:])
+        sums: dict[str, int] = defaultdict(int)
+        for key, ns in zip(self.keys[:end], clock[:end].tolist(), strict=True):
+            if key and key not in unfinished:
+                sums[key] += ns
+        by_call: dict[str, list[float]] = defaultdict(list)
+        for key, ns in sums.items():
+            by_call[call_of(key)].append(max(ns, 1) / 1e3)
+        return {call: float(np.median(us)) for call, us in by_call.items()}
 
     def run_times(self) -> Iterator[Sample]:
         """Yield the time of a whole run without the executor's clock."""
@@ -104,12 +141,13 @@ class Contest:
         """Return the number of programs that measure all kernels of each call."""
         return max((len(words) for words in self.kernels.values()), default=1)
 
-    def words(self, variant: int, calls: Sequence[str] | None = None) -> dict[str, str]:
-        """Return the kernel of each call in a variant: the default one for all but ``calls``, if these are given."""
-        return {
-            k: w[variant % len(w)] if calls is None or call_of(k) in calls else w[0]
-            for k, w in self.lock.alternatives.items()
-        }
+    def words(self, variant: int, kernels: Mapping[str, Sequence[str]] | None = None) -> dict[str, str]:
+        """Return the kernel of each call in a variant. kernels: those that take turns, by call; other calls have the default one."""
+        words = {}
+        for key, able in self.lock.alternatives.items():
+            turns = able if kernels is None else [w for w in kernels.get(call_of(key), ()) if w in able]
+            words[key] = turns[variant % len(turns)] if turns else able[0]
+        return words
 
     def open(self, name: str, words: Mapping[str, str]) -> KernelVariant:
         """Return the program with these kernels, ready to run. The caller closes it."""

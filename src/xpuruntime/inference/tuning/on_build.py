@@ -3,7 +3,8 @@
 The program is compiled without times, and one run of it tells what each call costs. Then calls are measured in groups, as ``xpu tune`` measures
 all of them: variant ``i`` of the program uses the ``i``-th kernel of the group's calls, and the variants run in alternating rounds. All calls
 form one group if their variants are compiled in half of the time that is left; otherwise a group has the most expensive calls, which are half of
-the remaining time. A call with fewer than ``LEAST_ROUNDS`` rounds counts as not measured. The kernels are then chosen as by a file of times.
+the remaining time. Each kernel runs once before: one that takes ``HOPELESS`` times as long as another has no rounds, and its variants are compiled
+again without it. A call with fewer than ``LEAST_ROUNDS`` rounds of the others counts as not measured. The kernels are then chosen as by a file of times.
 """
 
 from __future__ import annotations
@@ -24,14 +25,17 @@ from ...program.program import CompiledProgram
 from ...protocols import Array, TuneRequest
 from ...targets import DeviceId
 from .contest import Contest, KernelVariant, call_of
-from .samples import RoundTimes, collected, details_of, measured_round, medians
+from .samples import RoundTimes, Samples, collected, details_of, measured_round, medians
 
-__all__ = ["FACT", "LEAST_ROUNDS", "ROUNDS", "TunedSubject", "record_of", "tuned_program"]
+__all__ = ["FACT", "HOPELESS", "LEAST_ROUNDS", "ROUNDS", "TunedSubject", "record_of", "tuned_program"]
 
 FACT = "tune"
 """The fact of a program that records what was measured."""
 ROUNDS, LEAST_ROUNDS = 9, 3
 """The highest number of alternating rounds of a group, and the least that counts."""
+HOPELESS = 3.0
+"""A kernel that takes so many times the fastest one's time in its first run is not measured further."""
+_SLOW_RUN = 10.0  # a first run of all kernels is expected to take so many times a run with the default ones
 _SHOWN = 6  # names of nodes in a text
 _log = logger("xpuruntime.session")
 
@@ -88,6 +92,7 @@ class _Measurement:
         self.first_s = 0.0  # the compilation without times, which may have been in the store
         self.variant_s = 0.0  # the longest compilation of a variant so far
         self.round_s = 0.0  # the longest round of one variant so far
+        self.run_s = 0.0  # a run with the default kernels
 
     def record(self) -> dict[str, Any]:
         """Measure, and return the record as plain data."""
@@ -111,8 +116,8 @@ class _Measurement:
             {**self.subject.facts, "model": self.subject.name},
             details_of(rows, nodes),
         )
-        names = {k: ", ".join(nodes[k][1]) or nodes[k][0] for k in contested}
-        decision = self._decision(times, names, measured, time.monotonic() - began)
+        names = {k: _name(*nodes[k]) for k in contested}
+        decision = self._decision(times, rows, names, measured, time.monotonic() - began)
         _log.info("%s", decision)
         return {
             "on_build": self.tune.seconds,
@@ -179,6 +184,7 @@ class _Measurement:
         cost: dict[str, float] = {}
         for call in map(call_of, keys):
             cost[call] = cost.get(call, 0.0) + sum(times.get(call, {}).values())
+        self.run_s = sum(cost.values()) / 1e6
         return cost
 
     @property
@@ -187,9 +193,10 @@ class _Measurement:
         return self.deadline - time.monotonic() - self.compiling_s
 
     def _needed(self, contest: Contest, group: Sequence[str]) -> float:
-        """Return seconds for compiling the variants of a group and for the least number of rounds."""
+        """Return seconds for compiling the variants of a group, their first runs and the least number of rounds."""
         variants = max((len(contest.kernels[call]) for call in group), default=1)
-        return (variants - 1) * self.compiling_s + LEAST_ROUNDS * variants * self.round_s
+        first = (variants - 1) * (self.compiling_s + _SLOW_RUN * self.run_s)
+        return first + LEAST_ROUNDS * variants * self.round_s
 
     def _group(self, contest: Contest, waiting: Sequence[str], cost: Mapping[str, float]) -> list[str]:
         """Return the calls that are measured next: all, or the most expensive ones, or none if the time is spent."""
@@ -204,42 +211,81 @@ class _Measurement:
         return next((list(group) for group in groups if self._needed(contest, group) <= left), [])
 
     def _measure_group(self, contest: Contest, group: Sequence[str], base: KernelVariant) -> None:
-        """Measure the kernels of a group's calls in alternating rounds."""
-        count = max(len(contest.kernels[call]) for call in group)
+        """Run every kernel of a group's calls once, then measure those that may be the fastest in alternating rounds."""
+        kernels = {call: list(contest.kernels[call]) for call in group}
         with ExitStack() as stack:
-            variants = [base]
-            for index in range(1, count):
-                try:
-                    variants.append(contest.open(str(index), contest.words(index, group)))
-                    stack.callback(variants[-1].close)
-                except XpuError as error:  # a library that declines a call when it is opened
-                    self._lose(contest, group, index, f"a kernel cannot be opened: {error.what}")
-            rounds: list[RoundTimes] = []
-            for index in range(ROUNDS):
-                began = time.monotonic()
-                if self._left < len(variants) * self.round_s:
-                    break
-                try:
-                    times = measured_round(variants, index, KernelVariant.call_times)
-                except XpuError as error:
-                    why = f"a variant of the program fails on seeded inputs: {error.what}"
-                    self.unmeasured |= dict.fromkeys(group, (Reason.RUN_FAILED, why))
-                    return
-                self.round_s = max(self.round_s, (time.monotonic() - began) / len(variants))
-                rounds.append({call: times[call] for call in group})
-        if len(rounds) < LEAST_ROUNDS:
-            why = (
-                f"the bound of {self.tune.seconds:g} s was spent after {len(rounds)} of {LEAST_ROUNDS} rounds"
-            )
-            for call in group:
-                self.unmeasured.setdefault(call, (Reason.TIMED_OUT, why))
+            variants = self._opened(contest, kernels, base, stack)
+            close = [call for call in kernels if call not in self.unmeasured]
+            try:
+                probes = self._probed(kernels, variants)
+                close = [call for call in close if call not in self.unmeasured]
+                rest = {call: self._contenders(call, kernels[call], probes[call]) for call in close}
+                if any(len(rest[call]) < len(kernels[call]) for call in close):
+                    stack.close()
+                    rest_of = {call: words for call, words in rest.items() if len(words) > 1}
+                    variants = self._opened(contest, rest_of, base, stack) if rest_of else []
+                rounds = self._rounds([c for c in rest if len(rest[c]) > 1], variants)
+            except XpuError as error:
+                why = f"a variant of the program fails on seeded inputs: {error.what}"
+                self.unmeasured |= dict.fromkeys(close, (Reason.RUN_FAILED, why))
+                return
         self.rounds += rounds
+        # One round has the kernels that were too slow in their first run.
+        self.rounds.append({c: {w: us for w, us in probes[c].items() if w not in rest[c] or len(rest[c]) < 2} for c in rest})  # fmt: skip
 
-    def _lose(self, contest: Contest, group: Sequence[str], index: int, why: str) -> None:
-        """Note the calls that have a kernel only in this variant: without all times, none decides."""
-        for call in group:
-            if index < len(contest.kernels[call]):
-                self.unmeasured[call] = Reason.BUILD_FAILED, why
+    def _opened(
+        self, contest: Contest, kernels: Mapping[str, Sequence[str]], base: KernelVariant, stack: ExitStack
+    ) -> list[KernelVariant]:
+        """Return the variants in which the kernels of calls take turns, the default one first."""
+        variants = [base]
+        for index in range(1, max(map(len, kernels.values()), default=1)):
+            try:
+                variants.append(contest.open(str(index), contest.words(index, kernels)))
+                stack.callback(variants[-1].close)
+            except XpuError as error:  # a library that declines a call when it is opened
+                # Without the times of all kernels, none decides.
+                lost = [call for call, words in kernels.items() if index < len(words)]
+                why = f"a kernel cannot be opened: {error.what}"
+                self.unmeasured |= dict.fromkeys(lost, (Reason.BUILD_FAILED, why))
+        return variants
+
+    def _probed(
+        self, kernels: Mapping[str, Sequence[str]], variants: Sequence[KernelVariant]
+    ) -> dict[str, dict[str, float]]:
+        """Return the microseconds of each kernel of the calls in one run, which ends with the time that is left."""
+        probes: dict[str, dict[str, float]] = {call: {} for call in kernels}
+        for variant in variants:
+            words = {call_of(key): word for key, word in variant.words.items()}
+            for call, us in variant.probe_times(max(self._left, 1e-3)).items():
+                if call in probes:
+                    probes[call].setdefault(words[call], us)
+        why = f"the bound of {self.tune.seconds:g} s was spent in the first run of its kernels"
+        for call, words_of in kernels.items():
+            if set(words_of) - probes[call].keys():
+                self.unmeasured.setdefault(call, (Reason.TIMED_OUT, why))
+        return probes
+
+    def _contenders(self, call: str, words: Sequence[str], probe: Mapping[str, float]) -> list[str]:
+        """Return the kernels of a call that may be the fastest, the default one first."""
+        fastest = min(probe.values())
+        return [w for w in words if probe[w] <= HOPELESS * fastest]
+
+    def _rounds(self, calls: Sequence[str], variants: Sequence[KernelVariant]) -> list[RoundTimes]:
+        """Measure calls in alternating rounds while there is time."""
+        rounds: list[RoundTimes] = []
+        for index in range(ROUNDS if calls else 0):
+            began = time.monotonic()
+            if self._left < len(variants) * self.round_s:
+                break
+            times = measured_round(variants, index, KernelVariant.call_times)
+            self.round_s = max(self.round_s, (time.monotonic() - began) / len(variants))
+            rounds.append({call: times[call] for call in calls})
+        if calls and len(rounds) < LEAST_ROUNDS:
+            spent = f"the bound of {self.tune.seconds:g} s was spent"
+            why = f"{spent} after {len(rounds)} of {LEAST_ROUNDS} rounds"
+            for call in calls:
+                self.unmeasured.setdefault(call, (Reason.TIMED_OUT, why))
+        return rounds
 
     def _say(self, contest: Contest, group: Sequence[str], waiting: int) -> None:
         _log.info(
@@ -248,12 +294,17 @@ class _Measurement:
         )  # fmt: skip
 
     def _decision(
-        self, times: KernelTimes, names: Mapping[str, str], measured: Sequence[str], seconds: float
+        self,
+        times: KernelTimes,
+        rows: Samples,
+        names: Mapping[str, str],
+        measured: Sequence[str],
+        seconds: float,
     ) -> Decision:
         """Return what was measured, and each call that was not, with the reason."""
-        rounds = min((d.rounds for d in times.details.values()), default=0)
+        rounds = max((len(us) for row in rows.values() for us in row.values()), default=0)
         several = f"{len(measured)} of {len(names)} calls with several kernels"
-        text = f"{several} {times.origin} in {seconds:.1f} s, at least {rounds} alternating rounds"
+        text = f"{several} {times.origin} in {seconds:.1f} s, up to {rounds} alternating rounds"
         if not names:
             text = "no call has several kernels that a measurement may choose"
         elif not measured:
@@ -269,6 +320,13 @@ class _Measurement:
         facts = {"measured": len(measured), "unmeasured": len(self.unmeasured)}
         head = Candidate(f"on_build {self.tune.seconds:g} s", Reason.RECORDED, text, facts=facts)
         return Decision("tune", self.subject.name, head, tuple(rejected))
+
+
+def _name(op: str, nodes: Sequence[str]) -> str:
+    """Return the name of a call for texts: its first node, and how many others it computes."""
+    if not nodes:
+        return op
+    return nodes[0] + (f" (+{len(nodes) - 1})" if len(nodes) > 1 else "")
 
 
 def _shown(names: Sequence[str]) -> str:
