@@ -42,6 +42,7 @@ class TensorIO:
                 self.who,
                 f"takes the inputs {', '.join(sorted(names))}",
                 got=", ".join(map(str, tensors)) or "none",
+                do="Give one tensor for each of these names.",
             )
         return {s.name: self._buffer(s, tensors[s.name], stream) for s in self._inputs}
 
@@ -52,11 +53,17 @@ class TensorIO:
             buffer.native_handle.used_on(stream)  # otherwise its memory may be reused before the run
         if buffer.spec.dtype is not spec.dtype:
             raise InputError(
-                self.who, f"input {spec.name!r} must be {spec.dtype.value}", got=buffer.spec.dtype.value
+                self.who,
+                f"input {spec.name!r} must be {spec.dtype.value}",
+                got=buffer.spec.dtype.value,
+                do="Convert the tensor to that dtype.",
             )
         if not admits(spec, buffer.shape):
             raise InputError(
-                self.who, f"input {spec.name!r} must be {spec}", got=f"the shape {list(buffer.shape)}"
+                self.who,
+                f"input {spec.name!r} must be {spec}",
+                got=f"the shape {list(buffer.shape)}",
+                do="Give a tensor of that shape.",
             )
         return buffer
 

@@ -264,7 +264,11 @@ def _unavailable(model: ModelSource, request: SessionRequest, decision: Decision
     who = f"session({model.name!r})"
     if not tried:
         return EngineUnavailable(
-            who, "no engine is known for this request", got=request_text, decision=decision
+            who,
+            "no engine is known for this request",
+            got=request_text,
+            do="Name another engine or device; `xpu devices` lists them.",
+            decision=decision,
         )
     # A missing device tells more than engines that are not installed. Without a named device, though,
     # a missing device tells less than the reason of an engine on an existing device.

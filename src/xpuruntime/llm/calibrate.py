@@ -62,9 +62,16 @@ def calibrated(
             checkpoint.text.encode(text) if isinstance(text, str) and checkpoint.text else map(int, text)
         )
     if group < 1 or length < 1:
-        raise InputError(who, "needs a group and a length of at least 1", got=f"{group} and {length}")
+        raise InputError(
+            who, "needs a group and a length of at least 1", got=f"{group} and {length}", do="Give 1 or more."
+        )
     if wrong := [t for t in tokens if not 0 <= t < checkpoint.config.vocab]:
-        raise InputError(who, f"takes tokens from 0 to {checkpoint.config.vocab - 1}", got=wrong[0])
+        raise InputError(
+            who,
+            f"takes tokens from 0 to {checkpoint.config.vocab - 1}",
+            got=wrong[0],
+            do="Tokenize the text with this model's tokenizer.",
+        )
     if len(tokens) < length:
         raise InputError(who, f"needs {length} tokens or more", got=len(tokens), do="Give more text.")
     windows = np.array(tokens[: len(tokens) // length * length], np.int64).reshape(-1, 1, length)
@@ -91,6 +98,7 @@ def _squares(checkpoint: Checkpoint, windows: NDArray[np.int64]) -> list[tuple[l
                     f"calibration of {checkpoint.name}",
                     f"does not support {checkpoint.config.family}, which stores products in another order",
                     got=node.name,
+                    do="Calibrate the original checkpoint with floats.",
                 )
             readers.setdefault(str(x), []).append(str(weight))
     observed = plain.replace(outputs=tuple(Output(x, x) for x in readers))

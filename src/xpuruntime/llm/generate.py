@@ -200,7 +200,11 @@ class Generator:
         text from it. Raises InputError if the model has no encoder.
         """
         if self.config.encoder is None:
-            raise InputError(f"language model {self.checkpoint.name}", "has no encoder")
+            raise InputError(
+                f"language model {self.checkpoint.name}",
+                "has no encoder",
+                do="Give a prompt of text, or open an encoder-decoder.",
+            )
         source = self._texts.source(prompt)
         return self.steps.encode([source])[0]
 
@@ -230,11 +234,20 @@ class Generator:
         """
         if _is_batch(prompt):
             if on_piece is not None:
-                raise InputError("generate", "supports on_piece for a single prompt only", got=len(prompt))
+                raise InputError(
+                    "generate",
+                    "supports on_piece for a single prompt only",
+                    got=len(prompt),
+                    do="Leave on_piece out, or give one prompt.",
+                )
             return self.generate_batch(prompt, **words)  # type: ignore[arg-type]
         options = self._options(words)
         if on_piece is not None and (options.samples > 1 or options.num_beams > 1):
-            raise InputError("generate", "supports on_piece for a single answer without beam search only")
+            raise InputError(
+                "generate",
+                "supports on_piece for a single answer without beam search only",
+                do="Leave on_piece out, or use stream().",
+            )
         answers = self._answers([self._texts.source(prompt)], on_piece, options)  # type: ignore[arg-type]
         return answers if options.samples > 1 else answers[0]
 
@@ -282,7 +295,11 @@ class Generator:
             options = replace(options, **self._speculation)
         if options.drafts and self.steps.encoders:
             who = f"language model {self.checkpoint.name}"
-            raise InputError(who, "is an encoder-decoder, which does not support speculative decoding")
+            raise InputError(
+                who,
+                "is an encoder-decoder, which does not support speculative decoding",
+                do="Leave the speculation out.",
+            )
         return options
 
     def _answers(
@@ -592,7 +609,10 @@ def generate(model: Any, prompt: Prompt | Sequence[Prompt], **options: Any) -> C
     if isinstance(model, Generator):
         if opening_options:
             raise InputError(
-                "generate", "accepts these options only if it opens the model", got=", ".join(opening_options)
+                "generate",
+                "accepts these options only if it opens the model",
+                got=", ".join(opening_options),
+                do="Give them to Generator(...), or a path instead of a model.",
             )
         return model.generate(prompt, **options)
     with Generator(model, **opening_options) as generator:

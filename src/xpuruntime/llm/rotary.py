@@ -84,7 +84,11 @@ class Rotary:
         if kind in ("default", "linear", "dynamic", "llama3"):
             original = int(facts.get("original_max_position_embeddings", 8192))
         if kind in _SCALED and "factor" not in facts and (kind != "yarn" or original == longest):
-            raise ModelError("rotary positions", f"of the scaling {kind} need a factor")
+            raise ModelError(
+                "rotary positions",
+                f"of the scaling {kind} need a factor",
+                do="Add the factor to rope_scaling in config.json.",
+            )
         factor = float(facts.get("factor", longest / original if kind in ("yarn", "longrope") else 1.0))
         first = {"yarn": ("beta_slow", 1.0), "llama3": ("low_freq_factor", 1.0)}.get(kind, ("", 1.0))
         second = {"yarn": ("beta_fast", 32.0), "llama3": ("high_freq_factor", 4.0)}.get(kind, ("", 4.0))
@@ -116,11 +120,19 @@ class Rotary:
             kind == "llama3" and rotary.low >= rotary.high
         ):
             raise ModelError(
-                "rotary positions", "have parameters that are not finite and positive", got=str(sizes)[:120]
+                "rotary positions",
+                "have parameters that are not finite and positive",
+                got=str(sizes)[:120],
+                do="Correct rope_scaling in config.json.",
             )
         if kind == "longrope" and not 0 < len(short) == len(long):
             got = f"{len(short)} and {len(long)}"
-            raise ModelError("rotary positions", "need as many short factors as long ones", got=got)
+            raise ModelError(
+                "rotary positions",
+                "need as many short factors as long ones",
+                got=got,
+                do="Correct rope_scaling in config.json.",
+            )
         return rotary
 
     @classmethod
@@ -137,13 +149,19 @@ class Rotary:
         bases = {data[n] for n in ("rope_theta", theta) if data.get(n) is not None}
         if len(bases) > 1:
             raise ModelError(
-                "rotary positions", f"have a rope_theta that differs from {theta}", got=sorted(bases)
+                "rotary positions",
+                f"have a rope_theta that differs from {theta}",
+                got=sorted(bases),
+                do="Keep one of the two values in config.json.",
             )
         plain = {**data, "rope_theta": next(iter(bases), None)}
         if any(isinstance(v, Mapping) for v in parameters.values()):
             if {*parameters} != {*_LAYER_TYPES}:
                 raise ModelError(
-                    "rotary positions", "need one entry per type of layers", got=sorted(parameters)
+                    "rotary positions",
+                    "need one entry per type of layers",
+                    got=sorted(parameters),
+                    do="Correct rope_parameters in config.json.",
                 )
             full, local = (cls.from_json({**plain, "rope_parameters": parameters[t]}) for t in _LAYER_TYPES)
             return full, local
@@ -167,7 +185,10 @@ class Rotary:
             factors = self.long if capacity > self.original else self.short
             if len(factors) != size // 2:
                 raise ModelError(
-                    "rotary positions", f"need {size // 2} short and long factors", got=len(factors)
+                    "rotary positions",
+                    f"need {size // 2} short and long factors",
+                    got=len(factors),
+                    do="Correct rope_scaling in config.json.",
                 )
             return (1 / (np.array(factors, np.float32) * powers)).astype(np.float32)
         return plain if scaled is None else scaled(plain).astype(np.float32)

@@ -115,7 +115,11 @@ def _checked(
 ) -> tuple[NDArray[np.bool_], NDArray[np.uint64]]:
     kept = _kept(sampling.processed(logits, counts), sampling)
     if kept is None:
-        raise InputError("sampling", "needs logits that are not NaN, with a finite largest one")
+        raise InputError(
+            "sampling",
+            "needs logits that are not NaN, with a finite largest one",
+            do="Check the weights and the precision: the model computed NaN or Inf.",
+        )
     return kept
 
 

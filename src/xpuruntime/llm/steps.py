@@ -101,7 +101,11 @@ class Steps:
         """Return the executor of an entry point. One that the program lacks is made at the first call. Raises InputError, BuildError."""
         if entry not in self._opened:
             if self._further is None:
-                raise InputError("language model", f"has no program {entry}")
+                raise InputError(
+                    "language model",
+                    f"has no program {entry}",
+                    do="Open the model with the capacity and buckets that the call needs.",
+                )
             program, weights = self._further(entry)
             self._open(program, entry).bind(weights)
         return self._opened[entry]

@@ -327,6 +327,7 @@ def _match(name: str, ours: Sequence[NDArray[Any]], theirs: Sequence[NDArray[Any
             "certify",
             f"{name} has another type or size in training",
             got=f"{a.dtype}[{a.size}] and {b.dtype}[{b.size}]",
+            do="Certify the module in the precision of the policy.",
         )
     differs = (a.view(f"u{a.itemsize}") != b.view(f"u{b.itemsize}")) & ~(np.isnan(a) & np.isnan(b))
     if not differs.any():

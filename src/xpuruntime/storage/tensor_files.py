@@ -149,7 +149,12 @@ class TensorFiles:
         if form == "safetensors":
             array = self._tensors(path).get(key or name)
             if array is None:
-                raise ModelError(who, "is missing in its file", got=f"{key or name} in {path}")
+                raise ModelError(
+                    who,
+                    "is missing in its file",
+                    got=f"{key or name} in {path}",
+                    do="Check that the file belongs to this model.",
+                )
         elif form == "raw":
             array = _raw(who, path, spec, offset)
         else:
@@ -171,14 +176,24 @@ def _raw(who: str, path: Path, spec: TensorSpec, offset: int) -> NDArray[Any]:
     shape = tuple(int(d) for d in spec.shape if isinstance(d, int))
     try:
         if count is None or offset < 0 or offset + count > path.stat().st_size:
-            raise ModelError(who, "is outside its file", got=f"{count} bytes at {offset} in {path}")
+            raise ModelError(
+                who,
+                "is outside its file",
+                got=f"{count} bytes at {offset} in {path}",
+                do="Download the file again: it is cut or damaged.",
+            )
         if not count:
             return np.zeros(shape, spec.dtype.numpy)
         if spec.dtype.bits >= 8:
             return np.memmap(path, spec.dtype.numpy, "r", offset, shape)
         return unpack_bits(np.memmap(path, np.uint8, "r", offset, (count,)), spec.dtype, shape)
     except OSError as error:
-        raise ModelError(who, "cannot be read", got=f"{path}: {error.strerror}") from error
+        raise ModelError(
+            who,
+            "cannot be read",
+            got=f"{path}: {error.strerror}",
+            do="Check that the file exists and can be read.",
+        ) from error
 
 
 # ── sub-byte types: packed in files and buffers, one byte each in NumPy ──

@@ -48,17 +48,29 @@ def import_fx(module: Any, name: str, orders: Mapping[str, Sequence[int]] = Mapp
             except (NotLowered, AttributeError, KeyError) as no:
                 reason = getattr(no, "reason", "it is not a tensor")
                 raise ModelError(
-                    who, f"has an input {node.name!r} that the IR cannot represent", got=reason
+                    who,
+                    f"has an input {node.name!r} that the IR cannot represent",
+                    got=reason,
+                    do="Pass tensors of ordinary dtypes.",
                 ) from no
             if spec.symbols:
-                raise ModelError(who, "has sizes that are not known", got=f"{node.name}: {spec}")
+                raise ModelError(
+                    who,
+                    "has sizes that are not known",
+                    got=f"{node.name}: {spec}",
+                    do="Compile with dynamic=False, or mark the sizes as dynamic.",
+                )
             lowering.values[node] = TensorRef(_input(builder, node.name, spec, orders.get(node.name)))
     lowering.nodes(nodes)
     (out,) = (n for n in nodes if n.op == "output")
     for i, result in enumerate(r for r in as_list(out.args[0]) if hasattr(r, "op")):
         value = lowering.values[result]
         if not isinstance(value, TensorRef):
-            raise ModelError(who, f"has a result {result.name!r} that is not a tensor")
+            raise ModelError(
+                who,
+                f"has a result {result.name!r} that is not a tensor",
+                do="Return tensors only from the module.",
+            )
         order = orders.get(result.name)
         builder.output(
             f"output{i}",

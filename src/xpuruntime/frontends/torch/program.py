@@ -96,7 +96,10 @@ class ProgramImport:
                 input_spec = spec_of(val, self.symbols)
             except NotLowered as no:
                 raise ModelError(
-                    who, f"has an input {node.name!r} that the IR cannot represent", got=no.reason
+                    who,
+                    f"has an input {node.name!r} that the IR cannot represent",
+                    got=no.reason,
+                    do="Pass tensors of ordinary dtypes.",
                 ) from no
             self.symbols.known |= input_spec.symbols
             self.lowering.values[node] = TensorRef(self.b.input(node.name, input_spec))
@@ -124,7 +127,10 @@ class ProgramImport:
                 )
             if node.users:
                 raise ModelError(
-                    who, "holds an object that is not a tensor", got=f"{spec.target} ({kind.lower()})"
+                    who,
+                    "holds an object that is not a tensor",
+                    got=f"{spec.target} ({kind.lower()})",
+                    do="Make it a tensor, or an attribute that the forward does not read.",
                 )
             return
         if not node.users and spec.target not in self.states:

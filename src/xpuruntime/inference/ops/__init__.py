@@ -153,7 +153,12 @@ def _pair(value: int | Sequence[int]) -> tuple[int, ...]:
     try:
         return (value, value) if isinstance(value, int) else tuple(value)
     except TypeError as error:
-        raise InputError("ops.conv2d", "takes one number or two", got=type(value).__name__) from error
+        raise InputError(
+            "ops.conv2d",
+            "takes one number or two",
+            got=type(value).__name__,
+            do="Give an int, or a pair of ints.",
+        ) from error
 
 
 def _dims(op: str, shape: Sequence[int] | int | None) -> tuple[int, ...] | None:

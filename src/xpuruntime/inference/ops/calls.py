@@ -87,7 +87,11 @@ def _settle(op: str, request: Any, attributes: tuple[Any, ...], operands: tuple[
             raise _refused(op, answer, into)
         else:
             operands = readable(op, operands, answer)
-    raise InputError(f"ops.{op}", "its operands have too many dims, or its attributes too many numbers")
+    raise InputError(
+        f"ops.{op}",
+        "its operands have too many dims, or its attributes too many numbers",
+        do="Use fewer dims.",
+    )
 
 
 def _prepare(op: str, request: Any, attributes: tuple[Any, ...], operands: tuple[Any, ...]) -> Explained:
@@ -116,7 +120,7 @@ def _explain(op: str, wanted: OpRequest, attributes: tuple[Any, ...], operands: 
             answer = explained.copies
         copied |= answer
         operands = readable(op, operands, answer)
-    raise InputError(f"ops.{op}", "cannot read its operands")
+    raise InputError(f"ops.{op}", "cannot read its operands", do="Give arrays or tensors.")
 
 
 def _refused(op: str, answer: int, out: Any = None) -> InputError:

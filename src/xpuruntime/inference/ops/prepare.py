@@ -183,7 +183,12 @@ def _facts(op: str, position: int, operand: Any) -> TensorFacts:
     facts = facts_of(operand)
     if facts is None:
         name = ROWS[op].operands[position]
-        raise InputError(f"ops.{op}", f"{name} has an unsupported dtype", got=_described(operand))
+        raise InputError(
+            f"ops.{op}",
+            f"{name} has an unsupported dtype",
+            got=_described(operand),
+            do="Convert it to a supported dtype.",
+        )
     return facts
 
 

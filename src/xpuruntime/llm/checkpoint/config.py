@@ -105,7 +105,12 @@ class DecoderConfig:
             return cls._from(data)
         except (AttributeError, TypeError, ValueError, KeyError, ArithmeticError) as error:
             cause = f"{type(error).__name__}: {error}"[:200]
-            raise ModelError("language model", "has a config that cannot be read", got=cause) from error
+            raise ModelError(
+                "language model",
+                "has a config that cannot be read",
+                got=cause,
+                do="Check config.json, or download the checkpoint again.",
+            ) from error
 
     @classmethod
     def _from(cls, data: Mapping[str, Any]) -> DecoderConfig:

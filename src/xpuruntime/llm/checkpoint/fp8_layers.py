@@ -95,7 +95,10 @@ class Fp8Arrays(Mapping[str, Array]):
                 )
             if name.endswith(form.suffix):
                 raise ModelError(
-                    who, f"{name} belongs to no weight of {_E4M3.value}", got=name.removesuffix(form.suffix)
+                    who,
+                    f"{name} belongs to no weight of {_E4M3.value}",
+                    got=name.removesuffix(form.suffix),
+                    do="Download the checkpoint again: the file is incomplete.",
                 )
         plain = {n for n in others if not n.endswith(_ACTIVATION_SCALES)}
         self.specs = {
@@ -113,15 +116,35 @@ class Fp8Arrays(Mapping[str, Array]):
     def _check(self, name: str, scales: str) -> None:
         shape = tuple(self._arrays[name].shape)
         if scales not in self._arrays:
-            raise ModelError(self._who, f"{name} is {_E4M3.value} without scales", got=f"no {scales}")
+            raise ModelError(
+                self._who,
+                f"{name} is {_E4M3.value} without scales",
+                got=f"no {scales}",
+                do="Download the checkpoint again: the file is incomplete.",
+            )
         if len(shape) < 2:
-            raise ModelError(self._who, f"{name} must be a matrix", got=list(shape))
+            raise ModelError(
+                self._who,
+                f"{name} must be a matrix",
+                got=list(shape),
+                do="Download the checkpoint again: the file is damaged.",
+            )
         given, allowed = self._arrays[scales], self._form.scales_shapes(shape)
         if tuple(given.shape) not in allowed:
             words = " or ".join(str(list(s)) for s in allowed)
-            raise ModelError(self._who, f"{scales} must have the shape {words}", got=list(given.shape))
+            raise ModelError(
+                self._who,
+                f"{scales} must have the shape {words}",
+                got=list(given.shape),
+                do="Check config.json against the checkpoint.",
+            )
         if DType.of(given.dtype) not in _SCALES:
-            raise ModelError(self._who, f"{scales} must be floats", got=given.dtype.name)
+            raise ModelError(
+                self._who,
+                f"{scales} must be floats",
+                got=given.dtype.name,
+                do="Quantize the checkpoint again with a current tool.",
+            )
 
     def __getitem__(self, name: str) -> Array:
         if name in self._scales:

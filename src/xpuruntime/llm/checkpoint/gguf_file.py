@@ -63,9 +63,19 @@ def _opened(path: Path, who: str, reader: Any) -> Checkpoint:
     # The format lists the innermost dim first.
     shapes = {str(t.name): tuple(int(d) for d in reversed(t.shape)) for t in reader.tensors}
     if "token_embd.weight" not in shapes:
-        raise ModelError(who, "contains no decoder", got=f"{len(shapes)} tensors without an embedding")
+        raise ModelError(
+            who,
+            "contains no decoder",
+            got=f"{len(shapes)} tensors without an embedding",
+            do="Give the file of a language model, not of a projector or an adapter.",
+        )
     if "rope_freqs.weight" in shapes:
-        raise ModelError(who, "has an unsupported scaling of rotary positions", got="rope_freqs.weight")
+        raise ModelError(
+            who,
+            "has an unsupported scaling of rotary positions",
+            got="rope_freqs.weight",
+            do="Use the original checkpoint folder.",
+        )
     config = DecoderConfig.from_json(config_facts(architecture, fact, shapes, who))
     row = gguf_row(config.row)
     if config.experts is not None and row.experts is not None:

@@ -136,7 +136,12 @@ def config_facts(architecture: str, fact: Fact, tensors: Mapping[str, Any], who:
         model_type = _WITH_EXPERTS.get(architecture, model_type)
     family = FAMILIES[model_type]
     if bool(experts) != (family.experts is not None):
-        raise ModelError(who, f"has an unsupported number of experts for {architecture}", got=experts)
+        raise ModelError(
+            who,
+            f"has an unsupported number of experts for {architecture}",
+            got=experts,
+            do="Convert the model from its original checkpoint.",
+        )
 
     def own(key: str, default: Any = None) -> Any:
         return fact(f"{architecture}.{key}", default)
@@ -144,7 +149,12 @@ def config_facts(architecture: str, fact: Fact, tensors: Mapping[str, Any], who:
     def size(key: str) -> int:
         value = own(key)
         if not isinstance(value, int):
-            raise ModelError(who, f"has no integer {key}", got=repr(value))
+            raise ModelError(
+                who,
+                f"has no integer {key}",
+                got=repr(value),
+                do="Convert the file again with a current llama.cpp.",
+            )
         return value
 
     heads, hidden = size("attention.head_count"), size("embedding_length")
@@ -202,7 +212,12 @@ def _epsilon(own: Fact) -> float:
 def _rotary(family: DecoderFamily, own: Fact, head_dim: int, who: str) -> dict[str, Any]:
     kind = own("rope.scaling.type", "none")
     if kind not in ("none", "linear", "yarn", None):
-        raise ModelError(who, "has an unsupported scaling of rotary positions", got=kind)
+        raise ModelError(
+            who,
+            "has an unsupported scaling of rotary positions",
+            got=kind,
+            do="Use the original checkpoint folder.",
+        )
     base = own("rope.freq_base", family.defaults.get("rope_theta", 10000.0))
     parameters: dict[str, Any] = {"rope_type": "default", "rope_theta": base}
     if kind == "linear":
@@ -223,7 +238,12 @@ def _rotary(family: DecoderFamily, own: Fact, head_dim: int, who: str) -> dict[s
 def _yarn(own: Fact, who: str) -> dict[str, Any]:
     for name in ("yarn_ext_factor", "yarn_attn_factor", "attn_factor"):
         if own(f"rope.scaling.{name}", 1.0) != 1:
-            raise ModelError(who, f"has an unsupported rope.scaling.{name}", got=own(f"rope.scaling.{name}"))
+            raise ModelError(
+                who,
+                f"has an unsupported rope.scaling.{name}",
+                got=own(f"rope.scaling.{name}"),
+                do="Use the original checkpoint folder.",
+            )
     multiplier = own("rope.scaling.yarn_log_multiplier")  # 0.1 mscale_all_dim; DeepSeek's mscale is the same
     parameters = {
         "rope_type": "yarn",
@@ -281,9 +301,16 @@ def _experts(
         data |= {groups: own("expert_group_count"), chosen: own("expert_group_used_count")}
         data[method] = "group_limited_greedy" if (data[groups] or 1) > 1 else "greedy"
     if own("expert_gating_func", _SOFTMAX) != _SOFTMAX:
-        raise ModelError(who, "has an unsupported expert_gating_func", got=own("expert_gating_func"))
+        raise ModelError(
+            who,
+            "has an unsupported expert_gating_func",
+            got=own("expert_gating_func"),
+            do="Use the original checkpoint folder.",
+        )
     if spec.normalize is False and own("expert_weights_norm", False):
-        raise ModelError(who, "has an unsupported expert_weights_norm", got=True)
+        raise ModelError(
+            who, "has an unsupported expert_weights_norm", got=True, do="Use the original checkpoint folder."
+        )
     if spec.shared:
         data[spec.shared] = own("expert_shared_feed_forward_length")
     if isinstance(spec.normalize, str):

@@ -40,7 +40,12 @@ class LatentSizes:
                     do=f"Supported: {required}.",
                 )
         if rotated % 2:
-            raise ModelError("language model", "has a qk_rope_head_dim that is not even", got=rotated)
+            raise ModelError(
+                "language model",
+                "has a qk_rope_head_dim that is not even",
+                got=rotated,
+                do="Correct qk_rope_head_dim in config.json.",
+            )
         return cls(query_rank, rank, plain, rotated, value)
 
     @property

@@ -69,7 +69,10 @@ def packed_format(data: Mapping[str, Any], who: str) -> PackedFormat:
     group = data.get("group_size", -1)
     if type(group) is not int or not (group == -1 or 0 < group < 2**31):
         raise ModelError(
-            who, "has an unsupported group_size in its quantization_config", got=repr(group)[:80]
+            who,
+            "has an unsupported group_size in its quantization_config",
+            got=repr(group)[:80],
+            do="Use a checkpoint with groups of 32, 64 or 128.",
         )
     zero_add = 0
     if method == "awq":
@@ -103,7 +106,12 @@ class PackedArrays(Mapping[str, Array]):
             elif part != "bias" or name in needed or f"{stem}.qweight" not in arrays or array.any():
                 self._plain[name] = array
         if twice := next((n for n in self._layers if n in self._plain), None):
-            raise ModelError(who, "has a weight and its packed form", got=twice)
+            raise ModelError(
+                who,
+                "has a weight and its packed form",
+                got=twice,
+                do="Remove one of them from the checkpoint.",
+            )
         specs = {n: TensorSpec(tuple(a.shape), DType.of(a.dtype)) for n, a in self._plain.items()}
         self.specs = specs | {n: TensorSpec(self._checked(n), DType.FLOAT32) for n in self._layers}
         whole = {n: self._in_groups(n) for n in self._layers}
@@ -187,7 +195,10 @@ class PackedArrays(Mapping[str, Array]):
         groups = np.arange(k) // size if given is None else np.asarray(given, np.int64)
         if groups.size and not (int(groups.min()) >= 0 and int(groups.max()) < count):
             raise ModelError(
-                self._who, f"{name} names a group that it does not have", got=f"{groups.max()} of {count}"
+                self._who,
+                f"{name} names a group that it does not have",
+                got=f"{groups.max()} of {count}",
+                do="Download the checkpoint again: the file is damaged.",
             )
         return groups
 
@@ -196,7 +207,10 @@ class PackedArrays(Mapping[str, Array]):
         form, layer = self._form, self._layers[name]
         if missing := {"qweight", "qzeros", "scales"} - layer.keys():
             raise ModelError(
-                self._who, f"{name} lacks parts of its packed form", got=", ".join(sorted(missing))
+                self._who,
+                f"{name} lacks parts of its packed form",
+                got=", ".join(sorted(missing)),
+                do="Download the checkpoint again: the file is incomplete.",
             )
         codes = _WORD // form.bits
         words, scales = layer["qweight"], layer["scales"]
@@ -205,6 +219,7 @@ class PackedArrays(Mapping[str, Array]):
                 self._who,
                 f"the parts of {name} must be matrices",
                 got=[list(a.shape) for a in layer.values()],
+                do="Download the checkpoint again: the file is damaged.",
             )
         groups, n = scales.shape
         k = words.shape[0] * (codes if form.method == "gptq" else 1)
@@ -212,10 +227,18 @@ class PackedArrays(Mapping[str, Array]):
         for stored, kind in kinds.items():
             if layer[stored].dtype.name != kind:
                 raise ModelError(
-                    self._who, f"{stored} of {name} must be {kind}", got=layer[stored].dtype.name
+                    self._who,
+                    f"{stored} of {name} must be {kind}",
+                    got=layer[stored].dtype.name,
+                    do="Quantize the checkpoint again with a current tool.",
                 )
         if not DType.of(scales.dtype).is_float:
-            raise ModelError(self._who, f"scales of {name} must be floats", got=scales.dtype.name)
+            raise ModelError(
+                self._who,
+                f"scales of {name} must be floats",
+                got=scales.dtype.name,
+                do="Quantize the checkpoint again with a current tool.",
+            )
         wanted = {
             "qweight": (k // codes, n) if form.method == "gptq" else (k, n // codes),
             "qzeros": (groups, n // codes),
@@ -227,6 +250,7 @@ class PackedArrays(Mapping[str, Array]):
                     self._who,
                     f"{part} of {name} must have the shape {list(shape)}",
                     got=list(layer[part].shape),
+                    do="Check config.json against the checkpoint.",
                 )
         return n, k
 

@@ -29,7 +29,12 @@ def quantized_format(config: Mapping[str, Any], who: str) -> QuantizedFormat | N
     if data is None:
         return None
     if not isinstance(data, dict):
-        raise ModelError(who, "has an unsupported quantization_config", got=repr(data)[:80])
+        raise ModelError(
+            who,
+            "has an unsupported quantization_config",
+            got=repr(data)[:80],
+            do="Use the checkpoint in floats, GPTQ, AWQ, fp8 or GGUF.",
+        )
     method = data.get("quant_method")
     read = _METHODS.get(method) if isinstance(method, str) else None
     if read is None:

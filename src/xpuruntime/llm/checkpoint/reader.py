@@ -87,7 +87,9 @@ def _from_folder(folder: Path) -> Checkpoint:
     if (folder / _INDEX).is_file():
         shards = _json(folder / _INDEX).get("weight_map")
         if not isinstance(shards, dict):
-            raise ModelError(f"language model {folder}", f"has no weight_map in {_INDEX}")
+            raise ModelError(
+                f"language model {folder}", f"has no weight_map in {_INDEX}", do="Download the index again."
+            )
         files = {str(k): str(v) for k, v in shards.items()}
     elif (folder / _WHOLE).is_file():
         files = dict.fromkeys(read_safetensors(folder / _WHOLE), _WHOLE)
@@ -101,7 +103,12 @@ def _from_folder(folder: Path) -> Checkpoint:
     stored: dict[str, Array] = {}
     for file in sorted(set(files.values())):
         if Path(file).name != file:
-            raise ModelError(f"language model {folder}", "names a file outside its folder", got=file)
+            raise ModelError(
+                f"language model {folder}",
+                "names a file outside its folder",
+                got=file,
+                do="Do not use this checkpoint: its index leaves the folder.",
+            )
         stored |= read_safetensors(folder / file)
     packed = quantized_arrays(stored, form, config.shapes(), who)
     arrays: Mapping[str, Array] = stored if packed is None else packed
@@ -209,7 +216,12 @@ def checked(checkpoint: Checkpoint) -> Checkpoint:
         raise ModelError(who, "weights are missing", got=", ".join(missing[:3]) + others, do=do)
     for name, shape in shapes.items():
         if specs[name].shape != shape:
-            raise ModelError(who, f"weight {name} must have the shape {list(shape)}", got=specs[name])
+            raise ModelError(
+                who,
+                f"weight {name} must have the shape {list(shape)}",
+                got=specs[name],
+                do="Check config.json against the checkpoint.",
+            )
     encoder = checkpoint.config.encoder
     sides = (checkpoint.config, *([encoder] if encoder else []))
     layer = tuple(f"{c.layer(c.layers - 1)}." for c in sides)
@@ -240,5 +252,9 @@ def _json(path: Path) -> dict[str, Any]:
         who = f"language model {path.parent}"
         raise ModelError(who, f"cannot read {path.name}", got=error, do=do) from error
     if not isinstance(data, dict):
-        raise ModelError(f"language model {path.parent}", f"{path.name} must hold a JSON object")
+        raise ModelError(
+            f"language model {path.parent}",
+            f"{path.name} must hold a JSON object",
+            do="Download the file again.",
+        )
     return data

@@ -100,7 +100,9 @@ def render(template: str, messages: Sequence[Mapping[str, Any]], facts: Mapping[
             check=False,
         )
     except (TypeError, ValueError) as error:
-        raise InputError("chat", "needs messages of plain data", got=error) from error
+        raise InputError(
+            "chat", "needs messages of plain data", got=error, do="Give dicts with 'role' and 'content'."
+        ) from error
     except subprocess.TimeoutExpired as error:
         raise _unfit(f"takes more than {_MAX_WAIT_S:.0f} s") from error
     except OSError as error:

@@ -85,7 +85,9 @@ def open_text(folder: Path) -> TextCodec | None:
         tokenizer = Tokenizer.from_file(str(file))
         facts = _facts(folder / "tokenizer_config.json")
     except Exception as error:  # the package raises Exception itself
-        raise ModelError(f"tokenizer {file}", "cannot be read", got=error) from error
+        raise ModelError(
+            f"tokenizer {file}", "cannot be read", got=error, do="Download the tokenizer's files again."
+        ) from error
     template = facts.pop("chat_template", "")
     try:
         if isinstance(template, list):  # a list of named templates
@@ -95,7 +97,12 @@ def open_text(folder: Path) -> TextCodec | None:
         if not isinstance(template, str | None):
             raise TypeError(f"a template is text, not {type(template).__name__}")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ModelError(f"tokenizer {file}", "has a chat template that cannot be read", got=error) from error
+        raise ModelError(
+            f"tokenizer {file}",
+            "has a chat template that cannot be read",
+            got=error,
+            do="Correct it, or give a prompt without chat.",
+        ) from error
     return TextCodec(tokenizer, str(template or ""), facts)
 
 

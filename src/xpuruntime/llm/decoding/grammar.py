@@ -45,9 +45,16 @@ class Grammars:
         try:
             matcher = matchers(self._prepared(llguidance, stops), makers[kind](matchers), log_level=0)
         except ValueError as error:
-            raise InputError(_WHO, f"has an invalid {kind}", got=str(error)[:500]) from error
+            raise InputError(
+                _WHO, f"has an invalid {kind}", got=str(error)[:500], do="Correct the grammar or schema."
+            ) from error
         if matcher.is_error():
-            raise InputError(_WHO, f"has an invalid {kind}", got=str(matcher.get_error())[:500])
+            raise InputError(
+                _WHO,
+                f"has an invalid {kind}",
+                got=str(matcher.get_error())[:500],
+                do="Correct the grammar or schema.",
+            )
         return GrammarMatcher(matcher, self._vocab, kind, stops)
 
     def _prepared(self, llguidance: Any, stops: frozenset[int]) -> Any:
@@ -61,7 +68,12 @@ class Grammars:
                     self._text.tokenizer.to_str(), n_vocab=self._vocab, eos_token=sorted(stops)
                 )
             except (ValueError, RuntimeError) as error:
-                raise InputError(_WHO, "cannot use the model's tokenizer", got=str(error)[:500]) from error
+                raise InputError(
+                    _WHO,
+                    "cannot use the model's tokenizer",
+                    got=str(error)[:500],
+                    do="Generate without a grammar.",
+                ) from error
         return self._tokens[stops]
 
 

@@ -33,7 +33,12 @@ def features_of(prompt: Any, encoder: DecoderConfig, who: str) -> NDArray[np.flo
         do = f"Give samples at {RATE} Hz, or features [{encoder.features}, {frames}]."
         raise InputError(who, "reads audio", got=repr(prompt)[:80], do=do) from error
     if not x.size or not np.isfinite(x).all():
-        raise InputError(who, "needs audio of one sample or more, all of them finite", got=f"shape {x.shape}")
+        raise InputError(
+            who,
+            "needs audio of one sample or more, all of them finite",
+            got=f"shape {x.shape}",
+            do="Give a mono array of float32 samples.",
+        )
     if x.shape == (encoder.features, frames):
         return x
     if x.ndim != 1:

@@ -53,11 +53,16 @@ class AnswerTexts:
                 do = "Give a text, a list of tokens, or a conversation; or a list of such prompts."
                 raise InputError(who, "has an invalid prompt", got=repr(prompt)[:80], do=do) from error
         if not tokens:
-            raise InputError(who, "needs a prompt of one token or more")
+            raise InputError(who, "needs a prompt of one token or more", do="Give a text that is not empty.")
         vocab = self.checkpoint.config.vocab
         bad = [t for t in tokens if not 0 <= t < vocab]
         if bad:
-            raise InputError(who, f"takes tokens from 0 to {vocab - 1}", got=bad[0])
+            raise InputError(
+                who,
+                f"takes tokens from 0 to {vocab - 1}",
+                got=bad[0],
+                do="Tokenize the text with this model's tokenizer.",
+            )
         encoder = self.checkpoint.config.encoder
         word, capacity = (
             ("capacity", self.capacity) if encoder is None else ("source_capacity", encoder.max_positions)

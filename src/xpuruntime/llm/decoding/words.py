@@ -144,7 +144,7 @@ def _count(least: int, most: int = 2**62) -> Callable[[str, Any], int]:
             raise _wrong(word, value, "Give a whole number.")
         if not least <= value <= most:
             limit = f"at least {least}" if value < least else f"at most {most}"
-            raise InputError(_WHO, f"needs {word} of {limit}", got=value)
+            raise InputError(_WHO, f"needs {word} of {limit}", got=value, do="Give a value in that range.")
         return int(value)
 
     return check
@@ -374,7 +374,9 @@ def read_words(
         raise InputError(_WHO, "cannot sample at a temperature of 0", got="do_sample", do=do)
     grammars = [(w, words[w]) for w in GRAMMARS if w in words]
     if len(grammars) > 1:
-        raise InputError(_WHO, "takes one grammar", got=" and ".join(w for w, _ in grammars))
+        raise InputError(
+            _WHO, "takes one grammar", got=" and ".join(w for w, _ in grammars), do="Keep one of them."
+        )
     ends = frozenset(words.get("eos_token_id", stops))
     options = GenerationOptions(
         sampling=Sampling(**values),
@@ -422,7 +424,12 @@ def _consistent(options: GenerationOptions, vocab: int) -> None:
     }
     for word, tokens in lists.items():
         if bad := [t for t in tokens if not 0 <= t < vocab]:
-            raise InputError(_WHO, f"has {word} beyond the vocabulary of {vocab} tokens", got=bad[0])
+            raise InputError(
+                _WHO,
+                f"has {word} beyond the vocabulary of {vocab} tokens",
+                got=bad[0],
+                do="Give token ids of this model.",
+            )
     if options.num_beams > 1:
         wrong = {
             "sampling (do_sample or a temperature)": not options.sampling.greedy,
@@ -433,9 +440,19 @@ def _consistent(options: GenerationOptions, vocab: int) -> None:
         }
         for what, is_wrong in wrong.items():
             if is_wrong:
-                raise InputError(_WHO, f"does not support {what} with num_beams", got=options.num_beams)
+                raise InputError(
+                    _WHO,
+                    f"does not support {what} with num_beams",
+                    got=options.num_beams,
+                    do="Drop one of the two.",
+                )
         if options.samples > options.num_beams:
-            raise InputError(_WHO, "needs num_beams of at least num_return_sequences", got=options.num_beams)
+            raise InputError(
+                _WHO,
+                "needs num_beams of at least num_return_sequences",
+                got=options.num_beams,
+                do="Raise num_beams.",
+            )
     elif options.samples > 1 and options.sampling.greedy:
         do = "Give a temperature or num_beams."
         raise InputError(

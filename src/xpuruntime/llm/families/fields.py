@@ -144,7 +144,12 @@ def flattened(row: DecoderFamily, data: Mapping[str, Any]) -> dict[str, Any]:
         value = flat.pop(old, None)
         if value is not None and flat.setdefault(name, value) != value:
             got = f"{value!r} and {flat[name]!r}"
-            raise ModelError("language model", f"has an {old} that differs from {name}", got=got[:80])
+            raise ModelError(
+                "language model",
+                f"has an {old} that differs from {name}",
+                got=got[:80],
+                do="Keep one of the two in config.json.",
+            )
     return flat
 
 

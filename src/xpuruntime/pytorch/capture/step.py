@@ -70,7 +70,12 @@ class CapturedStep:
             )
         for name, value, least in (("warmup", warmup, 1), ("max_graphs", max_graphs, 1)):
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise InputError("capture_graph", f"{name} must be at least {least}", got=repr(value))
+                raise InputError(
+                    "capture_graph",
+                    f"{name} must be at least {least}",
+                    got=repr(value),
+                    do="Give a larger number.",
+                )
         self._step, self._warmup, self._max_graphs = step, warmup, max_graphs
         self._entries: OrderedDict[Any, _Entry] = OrderedDict()
         self._optimizers: list[torch.optim.Optimizer] = []

@@ -100,7 +100,12 @@ def _window(
         raise InputError(f"pytorch.ops.{op}", "padding is at most half of the window", got=got, do=do)
     if any(c < 1 for c in _counts(x, size, step, pads, spread, ceil_mode)):
         got = f"{list(x.shape)} and kernel_size {list(size)}"
-        raise InputError(f"pytorch.ops.{op}", "the window is larger than the padded input", got=got)
+        raise InputError(
+            f"pytorch.ops.{op}",
+            "the window is larger than the padded input",
+            got=got,
+            do="Use a smaller window, or more padding.",
+        )
     return size, step, pads, spread
 
 

@@ -95,7 +95,12 @@ class Communicator:
         """
         who = f"rank {rank} of {size}"
         if not (isinstance(size, int) and isinstance(rank, int) and size > 0 and 0 <= rank < size):
-            raise InputError("communicator", "rank must be below size", got=f"rank={rank}, size={size}")
+            raise InputError(
+                "communicator",
+                "rank must be below size",
+                got=f"rank={rank}, size={size}",
+                do="Give ranks from 0 to size - 1.",
+            )
         backend = _cuda_backend(device, who)
         _open_nccl(who)
         kept = rank_store(store)
@@ -140,13 +145,23 @@ class Communicator:
         kinds = {b.kind for b in backends}
         if not backends or kinds - {"cpu", "cuda"} or len(kinds) > 1:
             got = ", ".join(str(b.device) for b in backends) or "no device"
-            raise InputError("group of ranks", "needs devices that are all GPUs or all the CPU", got=got)
+            raise InputError(
+                "group of ranks",
+                "needs devices that are all GPUs or all the CPU",
+                got=got,
+                do="Give one kind of device.",
+            )
         if kinds == {"cpu"}:
             cores = _core.host_communicators(len(backends), timeout_s)
             return tuple(cls(c, b) for c, b in zip(cores, backends, strict=True))
         indices = [b.device.index for b in backends]
         if len(set(indices)) < len(indices):
-            raise InputError("group of ranks", "needs a GPU for each rank", got=", ".join(map(str, devices)))
+            raise InputError(
+                "group of ranks",
+                "needs a GPU for each rank",
+                got=", ".join(map(str, devices)),
+                do="Give as many different GPUs as ranks.",
+            )
         return cls._local_gpus(backends, timeout_s)
 
     @classmethod
@@ -207,9 +222,19 @@ class Communicator:
         else:
             result = buffer if out is x else self._buffer(out, "out", stream)
         if (result.spec.shape, result.spec.dtype) != (spec.shape, spec.dtype):
-            raise InputError(self._who, f"out of {name} must be {spec}", got=result.spec)
+            raise InputError(
+                self._who,
+                f"out of {name} must be {spec}",
+                got=result.spec,
+                do="Give an out of that type and shape, or leave it out.",
+            )
         if name != "all_reduce" and result.address == buffer.address:
-            raise InputError(self._who, f"{name} needs memory of its own for out", got="the memory of x")
+            raise InputError(
+                self._who,
+                f"{name} needs memory of its own for out",
+                got="the memory of x",
+                do="Give another tensor as out, or leave it out.",
+            )
         count = (buffer.spec.size_bytes or 0) // (buffer.spec.dtype.bits // 8)
         status = self._core.run(name, buffer.address, result.address, count, spec.dtype.value, stream=stream)
         if not status.ok:
@@ -227,7 +252,12 @@ class Communicator:
         rows = shape[0] if shape else 0
         if not rows or (name == "reduce_scatter" and rows % self.size):
             problem = "first dim must be a multiple of the ranks" if rows else "operand must have a dim"
-            raise InputError(self._who, f"{name}: the {problem}", got=spec)
+            raise InputError(
+                self._who,
+                f"{name}: the {problem}",
+                got=spec,
+                do="Give a tensor of a size and type that the collective accepts.",
+            )
         rows = rows * self.size if name == "all_gather" else rows // self.size
         return TensorSpec((rows, *shape[1:]), spec.dtype)
 
@@ -249,13 +279,26 @@ class Communicator:
                     imported = DeviceBuffer(array.reshape(-1).view("uint8"), spec, self.backend)
             if imported is None:
                 raise InputError(
-                    self._who, f"{what} must be a dense tensor on {self.device}", got=_shown(tensor)
+                    self._who,
+                    f"{what} must be a dense tensor on {self.device}",
+                    got=_shown(tensor),
+                    do="Copy it to that device, contiguous.",
                 )
             return imported
         if not self.backend.shares_memory(tensor.backend):
-            raise InputError(self._who, f"{what} must be on {self.device}", got=tensor.backend.device)
+            raise InputError(
+                self._who,
+                f"{what} must be on {self.device}",
+                got=tensor.backend.device,
+                do="Copy it to that device first.",
+            )
         if not tensor.spec.is_dense:
-            raise InputError(self._who, f"{what} must be dense", got=tensor.spec)
+            raise InputError(
+                self._who,
+                f"{what} must be dense",
+                got=tensor.spec,
+                do="Copy it into a contiguous tensor first.",
+            )
         tensor.settle(stream)
         return tensor
 

@@ -96,7 +96,12 @@ class Arguments:
     def fit(self, actual: TensorSpec, expected: TensorSpec, description: str) -> None:
         """Raise InputError unless ``actual`` has the program's shape and dtype and is dense."""
         if actual.shape != expected.shape or actual.dtype is not expected.dtype or not actual.is_dense:
-            raise InputError(self.who, f"{description} must be {expected}, dense", got=actual)
+            raise InputError(
+                self.who,
+                f"{description} must be {expected}, dense",
+                got=actual,
+                do="Give a contiguous array of that type and shape.",
+            )
 
 
 def lies_on_a_device(value: Any) -> bool:
@@ -111,4 +116,9 @@ def dtype_of(array: NDArray[Any]) -> DType:
     try:
         return DType.of(array.dtype)
     except ValueError as error:
-        raise InputError("array", "has a dtype that no tensor has", got=array.dtype) from error
+        raise InputError(
+            "array",
+            "has a dtype that no tensor has",
+            got=array.dtype,
+            do="Convert it to a numeric dtype first.",
+        ) from error

@@ -425,7 +425,12 @@ class Executor:
         """Run after checking and converting the arrays. Called for arrays that the core did not accept, and for devices without host arrays."""
         if len(inputs) != len(self._inputs) or len(outputs) != len(self._outputs):
             counts = f"{len(self._inputs)} inputs and {len(self._outputs)} outputs"
-            raise InputError(self._who, f"takes {counts}", got=f"{len(inputs)} and {len(outputs)}")
+            raise InputError(
+                self._who,
+                f"takes {counts}",
+                got=f"{len(inputs)} and {len(outputs)}",
+                do="Give one array for each.",
+            )
         for array, spec in zip(outputs, self._outputs, strict=True):
             self._arguments.fit(TensorSpec(array.shape, dtype_of(array)), spec, f"out array {spec.name!r}")
             if not array.dtype.isnative:
@@ -437,7 +442,9 @@ class Executor:
                 )
             if not array.flags.c_contiguous or not array.flags.writeable or not array.flags.aligned:
                 raise InputError(
-                    self._who, f"out array {spec.name!r} must be C-contiguous, aligned and writeable"
+                    self._who,
+                    f"out array {spec.name!r} must be C-contiguous, aligned and writeable",
+                    do="Give an array from np.empty.",
                 )
         if self.backend.stages and not self._packs:
             outputs = tuple(outputs)
@@ -499,6 +506,7 @@ class Executor:
                 self._who,
                 f"times must be a contiguous array of {calls} int64",
                 got=f"{times.dtype}{list(times.shape)}",
+                do="Give np.zeros(calls, np.int64).",
             )
 
     def _check_ranks(self) -> None:

@@ -67,7 +67,10 @@ class DeviceBuffer:
         size, backend = spec.size_bytes, backend_of(device)
         if size is None:
             raise InputError(
-                f"buffer {spec.name or spec}", "has no size before its symbols are known", got=spec
+                f"buffer {spec.name or spec}",
+                "has no size before its symbols are known",
+                got=spec,
+                do="Give the sizes of its symbols.",
             )
         return cls(backend.allocate(size), spec, backend)
 

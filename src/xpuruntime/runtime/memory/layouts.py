@@ -32,6 +32,7 @@ def to_memory(array: Array, spec: TensorSpec) -> Array:
             f"buffer {spec.name or spec}",
             f"takes an array {spec}",
             got=f"{array.dtype}{list(array.shape)}",
+            do="Give an array of that type and shape.",
         )
     physical = spec.physical
     if physical.alloc != array.shape:
@@ -61,7 +62,10 @@ def from_memory(buffer: Array, spec: TensorSpec) -> Array:
     flat = buffer.reshape(-1).view(np.uint8)
     if flat.size != spec.size_bytes:
         raise InputError(
-            f"buffer {spec.name or spec}", f"takes {spec.size_bytes} bytes", got=f"{flat.size} bytes"
+            f"buffer {spec.name or spec}",
+            f"takes {spec.size_bytes} bytes",
+            got=f"{flat.size} bytes",
+            do="Give an array of that size.",
         )
     shape, physical = memory_shape(spec), spec.physical
     memory = (

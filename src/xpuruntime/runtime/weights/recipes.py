@@ -116,6 +116,7 @@ def _from_start(index: Array, size: int) -> NDArray[np.int64]:
             "weight recipe",
             f"reads an index outside 0 to {size - 1}",
             got=f"{indices.min()} to {indices.max()}",
+            do="Check the weights: the file and the program do not fit.",
         )
     return np.where(indices < 0, indices + size, indices)
 

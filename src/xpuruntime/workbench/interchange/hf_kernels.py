@@ -118,7 +118,12 @@ def _init_file(root: Path, variant: BuildVariant) -> Path:
         return folder / "__init__.py"
     inner = sorted(p for p in folder.iterdir() if (p / "__init__.py").is_file())
     if len(inner) != 1:
-        raise PolicyError(str(folder), "holds no package", got=f"{len(inner)} folders with __init__.py")
+        raise PolicyError(
+            str(folder),
+            "holds no package",
+            got=f"{len(inner)} folders with __init__.py",
+            do="Give the folder of a kernel repository, with one package under torch-ext or build.",
+        )
     return inner[0] / "__init__.py"
 
 
@@ -129,11 +134,25 @@ def _metadata(path: Path) -> str:
     try:
         data = json.loads(read_regular(path, _MAX_BYTES))
     except json.JSONDecodeError as error:
-        raise PolicyError(f"{path}:{error.lineno}:{error.colno}", f"is not JSON: {error.msg}") from None
+        raise PolicyError(
+            f"{path}:{error.lineno}:{error.colno}",
+            f"is not JSON: {error.msg}",
+            do="Mend the file, or download the repository again.",
+        ) from None
     except (OSError, ValueError, RecursionError) as error:
-        raise PolicyError(str(path), "cannot be read", got=type(error).__name__) from error
+        raise PolicyError(
+            str(path),
+            "cannot be read",
+            got=type(error).__name__,
+            do="Check that the file exists and can be read.",
+        ) from error
     if not isinstance(data, Mapping):
-        raise PolicyError(f"{path}:1:1", "must be a mapping", got=type(data).__name__)
+        raise PolicyError(
+            f"{path}:1:1",
+            "must be a mapping",
+            got=type(data).__name__,
+            do="Mend the file, or download the repository again.",
+        )
     facts: dict[str, Any] = {k: data[k] for k in ("id", "version", "python-depends") if data.get(k)}
     return "".join(f", {k} {v}"[:200] for k, v in facts.items())
 
@@ -144,10 +163,17 @@ def _functions(path: Path) -> Iterator[tuple[int, str]]:
         tree = ast.parse(read_regular(path, _MAX_BYTES))
     except SyntaxError as error:
         raise PolicyError(
-            f"{path}:{error.lineno or 1}:{error.offset or 1}", f"is not Python: {error.msg}"
+            f"{path}:{error.lineno or 1}:{error.offset or 1}",
+            f"is not Python: {error.msg}",
+            do="Mend the file, or download the repository again.",
         ) from None
     except (OSError, ValueError, RecursionError, MemoryError) as error:
-        raise PolicyError(str(path), "cannot be read", got=type(error).__name__) from error
+        raise PolicyError(
+            str(path),
+            "cannot be read",
+            got=type(error).__name__,
+            do="Check that the file exists and can be read.",
+        ) from error
     names: dict[str, int] = {}
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):

@@ -182,7 +182,7 @@ INLINE void window_gathered(PackReduction<Op, S, V> (&acc)[R], const S *x, int h
 #pragma unroll
     for (int a = 0; a < ROWS; ++a) {
         if (R > 1 && a % W::stride[0] >= W::kernel[0]) continue;
-        PackReduction<Op, S, V> row_acc;  // rows on their row_acc: errors of long sums stay small
+        PackReduction<Op, S, V> row_acc;  // each row is summed apart, so that errors of long sums stay small
         row_acc.start();
 #pragma unroll
         for (int b = 0; b < COLUMNS; ++b) {

@@ -28,7 +28,9 @@ class OnnxExtractor:
         self.model, self.graph = model, graph
         checked = open_with(model.path or model.data, model.name, check_onnx)
         if not hasattr(checked, "proto"):
-            raise ModelError(f"model {model.name!r}", "is not ONNX", got=model.format)
+            raise ModelError(
+                f"model {model.name!r}", "is not ONNX", got=model.format, do="Give an ONNX model."
+            )
         self._proto = checked.proto
         if model.path is not None:
             try:

@@ -123,11 +123,7 @@ def _native_term(p: Product, term: Term, terms: _Native) -> _Native | None:
     )
     if column != 1 or step is None or line is None:
         return None
-    if (
-        not any(term.strides[:-1])
-        and terms.bias is None
-        and (p.m > 1 or p.batches > 1 or terms.residual is not None or p.m == 1)
-    ):
+    if not any(term.strides[:-1]) and terms.bias is None:
         return _Native(term.position, terms.residual, terms.r_line, terms.r_step)
     if line >= p.n and terms.residual is None and (step or p.batches == 1):
         return _Native(terms.bias, term.position, line, step)

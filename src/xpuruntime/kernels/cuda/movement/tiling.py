@@ -50,7 +50,7 @@ def _joined(dims: Sequence[Dim]) -> list[Dim]:
     return merged
 
 
-def _of_rows(lanes: int, threads: int) -> int:
+def _block_of_rows(lanes: int, threads: int) -> int:
     """Return a block size for rows of ``lanes`` threads: whole rows, in whole warps if possible, or an equal part of one row.
 
     Return ``threads`` if there is none.
@@ -99,7 +99,7 @@ class MoveTiling:
         elif is_only_move and self._has_rows(_PACK_BYTES // item):
             self.width = _PACK_BYTES // item
             self.packs = self._packs()
-            self.threads = _of_rows(self.last.length // (self.width * self.packs), threads)
+            self.threads = _block_of_rows(self.last.length // (self.width * self.packs), threads)
         else:
             self.width = self._width(item)
             self.packs = self._packs()

@@ -32,7 +32,12 @@ def findings(
     """
     settings = options or Options()
     if not isinstance(subject.device, str):
-        raise InputError("suite models", "runs on devices by name", got=type(subject.device).__name__)
+        raise InputError(
+            "suite models",
+            "runs on devices by name",
+            got=type(subject.device).__name__,
+            do="Give 'cpu' or 'cuda:0'.",
+        )
     devices = tuple(dict.fromkeys((subject.device, *settings.devices)))
     precisions = settings.precisions if subject.is_native else settings.precisions[:1]
     tasks: list[Task] = []
