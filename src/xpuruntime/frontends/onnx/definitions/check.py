@@ -116,10 +116,12 @@ def _is_default_of_earlier_version(op: str, attribute: Any, domain: str, opset: 
             return False
         if attribute.name in schema.attributes:
             default = schema.attributes[attribute.name].default_value
-            if attribute.name == _ABOUT_MEMORY or not default.name:
-                return attribute.name == _ABOUT_MEMORY
+            if attribute.name == _ABOUT_MEMORY:
+                return True
             value = onnx.helper.get_attribute_value
-            return default.type == attribute.type and bool(value(default) == value(attribute))
+            return bool(
+                default.name and default.type == attribute.type and value(default) == value(attribute)
+            )
         version = schema.since_version - 1
     return False
 
