@@ -76,6 +76,7 @@ class NodeRef:
 
     inputs, outputs: names of the values that it reads (including those that its subgraphs capture) and produces.
     undeclared:      how its attributes, or those of a node in its subgraphs, differ from the op's definition.
+    ignorable:       whether that is an attribute that the op does not have, which some engines ignore.
     """
 
     name: str
@@ -84,6 +85,7 @@ class NodeRef:
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
     undeclared: str = ""
+    ignorable: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import helper
+from onnx import helper, numpy_helper
 
 pytest.importorskip("onnxruntime")
 
@@ -116,8 +116,9 @@ X, W = floats(4, 4), floats(4, 4)
 )  # fmt: skip
 def test_an_attribute_that_the_op_does_not_have_is_refused(model: bytes, reason: str) -> None:
     """Also by an engine that ignores it: OpenVINO would compute something else."""
-    with pytest.raises(UnavailableError, match=reason):
+    with pytest.raises(UnavailableError, match=reason) as error:
         InferenceSession(model, engine="native", device="cpu")
+    assert str(error.value).endswith("Correct the attribute, or export the model again.")
     with pytest.raises(Exception, match=r"INVALID_GRAPH|ShapeInferenceError|Invalid"):
         theirs(model, {"i0": X})
     assert [bool(n.undeclared) for n in open_model(model).nodes] == [True]
@@ -135,6 +136,54 @@ def test_openvino_does_not_ignore_it() -> None:
     model = one_node("FusedMatMul", X, W, tranzB=1)
     with pytest.raises(UnavailableError, match=r"no attribute 'tranzB'.*OpenVINO would compute without it"):
         InferenceSession(model, engine="openvino", device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        (one_node("FusedMatMul", X, W, transB=1.0), "'transB' is FLOAT instead of INT"),
+        (one_node("BiasSoftmax", X, X, axis=1), "'is_inner_broadcast' is missing"),
+    ],
+)
+def test_only_of_an_attribute_that_is_not_declared_it_says_so(model: bytes, reason: str) -> None:
+    pytest.importorskip("openvino")
+    with pytest.raises(UnavailableError, match=reason) as error:
+        InferenceSession(model, engine="openvino", device="cpu")
+    assert "would compute without it" not in str(error.value)
+
+
+def old_norm(version: int = 11, **attributes: Any) -> bytes:
+    """Return BatchNormalization of an opset that has neither ``spatial`` nor ``is_test``."""
+    weights = [numpy_helper.from_array(np.array([1, 2, 3], np.float32), n) for n in "sbmv"]
+    info = [helper.make_tensor_value_info(n, 1, [2, 3, 4]) for n in "xy"]
+    node = helper.make_node("BatchNormalization", [*"xsbmv"], ["y"], name="norm", **attributes)
+    graph = helper.make_graph([node], "g", info[:1], info[1:], weights)
+    opsets = [helper.make_opsetid("", version)]
+    return bytes(helper.make_model(graph, opset_imports=opsets, ir_version=6).SerializeToString())
+
+
+@pytest.mark.parametrize("engine", ["native", "openvino"])
+@pytest.mark.parametrize("left", [{"spatial": 1}, {"is_test": 0, "consumed_inputs": [0, 0, 0, 1, 1]}])
+def test_a_default_of_an_earlier_version_may_be_left_behind(engine: str, left: dict[str, Any]) -> None:
+    pytest.importorskip(engine if engine == "openvino" else "xpuruntime")
+    x, s = floats(2, 3, 4), np.array([1, 2, 3], np.float32)[:, None]
+    with InferenceSession(old_norm(**left), engine=engine, device="cpu") as sess:
+        (got,) = sess.run({"x": x}).values()
+    np.testing.assert_allclose(got, (x - s) / np.sqrt(s + 1e-5) * s + s, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        (old_norm(spatial=0), "spatial"),
+        (old_norm(spatial=1.0), "spatial"),
+        (one_node("Clip", X, domain="", min=-3.4028234663852886e38), "min"),  # an operand in this version
+        (one_node("Softmax", X, domain="", consumed_inputs=[0]), "consumed_inputs"),  # of no version
+    ],
+)
+def test_another_value_of_it_is_refused(model: bytes, name: str) -> None:
+    with pytest.raises(UnavailableError, match=f"the op has no attribute '{name}'"):
+        InferenceSession(model, engine="native", device="cpu")
 
 
 def test_inside_branches_and_functions_it_is_seen_too() -> None:

@@ -36,6 +36,7 @@ from xpuruntime.frontends.onnx.importer import import_onnx
 LSTM = next(c for c in CASES if c.op == "DynamicQuantizeLSTM" and not c.note)
 BITS = packed.bits(4, 5, 64, 32, zeros="packed", bias=True, note="")
 CONV = Case("FusedConv", (floats(1, 3, 8, 8), floats(4, 3, 3, 3)), {"activation": "Relu"})
+TRANSPOSED = Case("ConvTranspose", (floats(1, 3, 8, 8), floats(3, 4, 3, 3)), domain="")
 NORM = Case(
     "SkipLayerNormalization", (floats(2, 3, 8), floats(2, 3, 8), floats(8), floats(8), floats(8)), {}, (0, 1)
 )
@@ -68,6 +69,8 @@ REFUSED = [
     (with_words(CONV, auto_pad="SAME"), "auto_pad 'SAME' is not supported"),
     (with_words(CONV, pads=[0, 0, -1, 1]), r"pads are \[0, 0, -1, 1\]; 4 numbers from 0 on"),
     (with_words(CONV, strides=[1, 0]), r"strides are \[1, 0\]; 2 numbers from 1 on"),
+    (with_words(TRANSPOSED, auto_pad="FOO"), "auto_pad 'FOO' is not supported"),
+    (with_words(TRANSPOSED, pads=[-1, -1, -1, -1]), r"pads are \[-1, -1, -1, -1\]; 4 numbers from 0 on"),
     (with_words(CONV, dilations=[1]), r"dilations are \[1\]; 2 numbers from 1 on"),
     (Case("NhwcMaxPool", (codes(1, 5, 5, 2),), {"kernel_shape": [2, 2], "auto_pad": "SAME_UPPER", "dilations": [2, 2]}), "auto_pad SAME with dilations"),
     (with_words(POOL, ceil_mode=1, count_include_pad=1, pads=[1, 1, 1, 1]), "ceil_mode with count_include_pad"),

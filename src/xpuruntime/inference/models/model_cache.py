@@ -34,7 +34,7 @@ from ...types import DType, TensorSpec
 __all__ = ["KIND", "fixed_known", "open_known"]
 
 KIND = "model"
-_FORMAT = 4
+_FORMAT = 5
 _log = logger("xpuruntime.session")
 
 
@@ -136,7 +136,7 @@ def _plain(model: ModelSource) -> dict[str, Any]:
         "digest": model.digest,
         "inputs": [[s.name, str(s)] for s in model.inputs],
         "outputs": [[s.name, str(s)] for s in model.outputs],
-        "nodes": [[n.name, n.op, n.domain, n.inputs, n.outputs, n.undeclared] for n in model.nodes],
+        "nodes": [astuple(n) for n in model.nodes],
         "precision": model.precision.value,
         "opsets": dict(model.opsets),
         "quantized": None if model.quantized is None else model.quantized.value,
@@ -153,8 +153,8 @@ def _source(known: Mapping[str, Any], kind: type[Any], **rest: Any) -> Any:
         inputs=tuple(TensorSpec.parse(text, name) for name, text in known["inputs"]),
         outputs=tuple(TensorSpec.parse(text, name) for name, text in known["outputs"]),
         nodes=tuple(
-            NodeRef(n, op, domain, tuple(reads), tuple(makes), undeclared)
-            for n, op, domain, reads, makes, undeclared in known["nodes"]
+            NodeRef(n, op, domain, tuple(reads), tuple(makes), *difference)
+            for n, op, domain, reads, makes, *difference in known["nodes"]
         ),
         precision=DType(known["precision"]),
         opsets=known["opsets"],

@@ -161,10 +161,13 @@ def _ops(model: ModelSource) -> Support:
     for node in graph.nodes:
         name = node.sources[0].name if node.sources else node.name
         if node.op == "opaque":
+            faulty = any(str(node.attrs["reason"]) in n.undeclared for n in model.nodes)
             return Support.no(
                 Reason.OP_UNSUPPORTED,
                 _no_form(node),
-                do="Use a vendor engine for this model.",
+                do="Correct the attribute, or export the model again."
+                if faulty
+                else "Use a vendor engine for this model.",
             )
         for spec in (v.spec for v in node.outputs if v.spec is not None):
             if spec.symbols - known:

@@ -17,6 +17,7 @@ class AttributeType(IntEnum):
     STRING = 3
     FLOATS = 6
     INTS = 7
+    STRINGS = 8
 
 
 class AttributeRule(NamedTuple):
@@ -28,7 +29,9 @@ class AttributeRule(NamedTuple):
 
 
 _F, _I, _S = (AttributeRule(t) for t in (AttributeType.FLOAT, AttributeType.INT, AttributeType.STRING))
-_FLOATS, _INTS = AttributeRule(AttributeType.FLOATS), AttributeRule(AttributeType.INTS)
+_FLOATS, _INTS, _STRINGS = (
+    AttributeRule(t) for t in (AttributeType.FLOATS, AttributeType.INTS, AttributeType.STRINGS)
+)
 _INT_NEEDED = AttributeRule(AttributeType.INT, required=True)
 _FLAG = AttributeRule(AttributeType.INT, values=(0, 1))
 _FLAG_NEEDED = _FLAG._replace(required=True)
@@ -65,7 +68,7 @@ ATTRIBUTES: Mapping[str, Mapping[str, AttributeRule]] = {
     "DynamicQuantizeLSTM": {
         "activation_alpha": _FLOATS,
         "activation_beta": _FLOATS,
-        "activations": AttributeRule(8),
+        "activations": _STRINGS,
         "clip": _F,
         "direction": _S,
         "hidden_size": _I,

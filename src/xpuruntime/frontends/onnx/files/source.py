@@ -48,9 +48,9 @@ def read_onnx(data: bytes, who: str, name: str, path: Path | None = None) -> Mod
                 "" if node.domain == "ai.onnx" else node.domain,
                 tuple(reads(node)),
                 tuple(filter(None, node.output)),
-                differs,
+                *(difference or ()),
             )
-            for n, node, differs in zip(
+            for n, node, difference in zip(
                 checked.names, proto.graph.node, undeclared(proto, checked.opsets), strict=True
             )
         ),

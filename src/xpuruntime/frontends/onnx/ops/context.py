@@ -12,7 +12,15 @@ from ....types import Dim, DimLike, DType, TensorSpec
 from ...builder import ImportBuilder
 from ...not_lowered import NotLowered
 
-__all__ = ["NotLowered", "OnnxLoweringContext", "OpLowering", "Results", "lowest", "numbers"]
+__all__ = [
+    "NotLowered",
+    "OnnxLoweringContext",
+    "OpLowering",
+    "Results",
+    "lowest",
+    "may_equal",
+    "numbers",
+]
 
 Results: TypeAlias = "str | Sequence[str | None]"
 """The results of a lowering: the value of each output in ONNX's order; None for one without readers."""
@@ -52,6 +60,10 @@ class OnnxLoweringContext:
             self.b, op or self.op, self.opset, inputs, self.outputs, self.attrs, self._known, self.dtypes
         )
 
+    def with_operand(self, position: int, value: str) -> OnnxLoweringContext:
+        """Return the same node with another operand at this position."""
+        return self.with_inputs(*self.inputs[:position], value, *self.inputs[position + 1 :])
+
     # ── operands ──
 
     @property
@@ -87,10 +99,17 @@ class OnnxLoweringContext:
 
     def vector(self, position: int, size: DimLike, description: str) -> str:
         """Return an operand that must have one dim of this size. Raise NotLowered for another shape, which would broadcast to another meaning."""
-        spec = self.spec(position)
-        if spec.shape != (size,):
+        value, spec = self.input(position), self.spec(position)
+        if not may_equal(spec.shape, (size,)):
             raise NotLowered(f"its {description} is {spec} instead of one dim of {size}")
-        return self.input(position)
+        return self.sized(value, (size,))
+
+    def sized(self, value: str, shape: Sequence[DimLike]) -> str:
+        """Return a value whose shape ``may_equal`` this one, with these dims. A run whose sizes differ is an error: the sizes of a split add up to its dim."""
+        for dim, (have, want) in enumerate(zip(self.spec_of(value).shape, shape, strict=True)):
+            if have != want:
+                value = str(self.b.call("split", value, outputs=1, sizes=[want], dim=dim))
+        return value
 
     def epsilon(self, default: float) -> float:
         """Return the attribute ``epsilon``. Raise NotLowered if it is negative or not a number."""
@@ -233,6 +252,13 @@ def lowest(d: DimLike) -> int:
                 product *= below // divisor[1]
         total += product
     return total
+
+
+def may_equal(a: Sequence[DimLike], b: Sequence[DimLike]) -> bool:
+    """Return whether two shapes can be equal at run time: a symbol may be any integer, and only integers that differ rule it out."""
+    return len(a) == len(b) and all(
+        d == e or not (isinstance(d, int) and isinstance(e, int)) for d, e in zip(a, b, strict=True)
+    )
 
 
 def numbers(shape: Sequence[DimLike], description: str) -> list[int]:

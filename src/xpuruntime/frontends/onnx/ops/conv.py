@@ -3,34 +3,37 @@
 from __future__ import annotations
 
 from ...not_lowered import NotLowered
-from .context import OnnxLoweringContext, OpLowering, Results, numbers
+from .context import OnnxLoweringContext, OpLowering, Results, may_equal, numbers
 from .window import window
 
 __all__ = ["LOWERINGS"]
 
 
-def _kernel(n: OnnxLoweringContext, weight: int = 1) -> list[int]:
-    """Return the size of the kernel, that of the filter. Raise NotLowered if ``kernel_shape`` is another."""
-    given, shape = n.attr("kernel_shape"), n.spec(weight).shape[2:]
-    if given and any(isinstance(d, int) for d in shape) and list(shape) != list(given):
-        raise NotLowered(f"its kernel_shape is {list(given)}, and its filter has {list(shape)}")
-    return list(given or numbers(shape, "the kernel's size"))
+def _with_kernel(n: OnnxLoweringContext, weight: int = 1) -> tuple[OnnxLoweringContext, list[int]]:
+    """Return the node with a filter of known size, and that size. Raise NotLowered if ``kernel_shape`` is another."""
+    shape = n.spec(weight).shape
+    kernel = list(n.attr("kernel_shape") or numbers(shape[2:], "the kernel's size"))
+    if not may_equal(shape[2:], kernel):
+        raise NotLowered(f"its kernel_shape is {kernel}, and its filter has {list(shape[2:])}")
+    return n.with_operand(weight, n.sized(n.input(weight), (*shape[:2], *kernel))), kernel
 
 
 def _conv(op: str, weight: int = 1) -> OpLowering:
     """Return the lowering of a convolution with the IR's operand order; ``weight`` is the position of the filter."""
 
     def lower(n: OnnxLoweringContext) -> Results:
-        where = window(n, _kernel(n, weight), n.spec().shape[2:])
+        n, kernel = _with_kernel(n, weight)
+        where = window(n, kernel, n.spec().shape[2:])
         return str(n.b.call(op, *n.inputs, **where, groups=n.attr("group", 1)))
 
     return lower
 
 
 def _transposed(n: OnnxLoweringContext) -> Results:
-    kernel = _kernel(n)
+    n, kernel = _with_kernel(n)
     rank = len(kernel)
-    stride, dilation = list(n.attr("strides") or [1] * rank), list(n.attr("dilations") or [1] * rank)
+    where = window(n, kernel, n.spec().shape[2:])
+    stride, dilation = where["stride"], where["dilation"]
     extra = list(n.attr("output_padding") or [0] * rank)
     mode = n.attr("auto_pad", "NOTSET") or "NOTSET"
     output_shape = n.attr("output_shape")
@@ -48,7 +51,7 @@ def _transposed(n: OnnxLoweringContext) -> Results:
             ends.append(other_half if mode == "SAME_UPPER" else half)
         pads = begins + ends
     else:
-        pads = [0] * (2 * rank) if mode == "VALID" else list(n.attr("pads") or [0] * (2 * rank))
+        pads = where["padding"]
     return str(
         n.b.convolution(
             *n.inputs, stride=stride, padding=pads, dilation=dilation, groups=n.attr("group", 1),
@@ -58,7 +61,8 @@ def _transposed(n: OnnxLoweringContext) -> Results:
 
 
 def _deform(n: OnnxLoweringContext) -> Results:
-    where = window(n, _kernel(n), n.spec().shape[2:])
+    n, kernel = _with_kernel(n)
+    where = window(n, kernel, n.spec().shape[2:])
     bias, mask = n.opt(3), n.opt(4)
     groups = {"groups": n.attr("group", 1), "offset_groups": n.attr("offset_group", 1)}
     return str(n.b.deform_convolution(n.x, n.input(1), n.input(2), bias, mask, **where, **groups))

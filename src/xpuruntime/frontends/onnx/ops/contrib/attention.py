@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from .....types import DimLike
 from ....not_lowered import NotLowered
-from ..context import OnnxLoweringContext, OpLowering, Results, numbers
+from ..context import OnnxLoweringContext, OpLowering, Results, may_equal, numbers
 from .heads import added, attend, cached, join_heads, padding_mask, split_heads, unpacked
 from .indices import from_start
 from .quant import dequantized
@@ -121,8 +121,9 @@ def _rotary(n: OnnxLoweringContext) -> Results:
     """Lower RotaryEmbedding of com.microsoft: positions before the tables, a row for each example or one start for all."""
     if n.attr("scale", 1.0) != 1.0:
         raise NotLowered("scaled RotaryEmbedding is not supported")
-    if n.spec(2).rank != 2 or n.spec(2).shape != n.spec(3).shape:
+    if n.spec(2).rank != 2 or not may_equal(n.spec(2).shape, n.spec(3).shape):
         raise NotLowered(f"tables {n.spec(2)} and {n.spec(3)} are not supported")
+    n = n.with_operand(3, n.sized(n.input(3), n.spec(2).shape))
     spec, size, x = n.spec(), 2 * numbers(n.spec(2).shape[1:], "its size")[0], n.x
     if n.attr("rotary_embedding_dim", 0) not in (0, size):
         raise NotLowered(
@@ -134,8 +135,10 @@ def _rotary(n: OnnxLoweringContext) -> Results:
         if heads < 1 or hidden % heads or (not n.attr("rotary_embedding_dim", 0) and heads * size != hidden):
             raise NotLowered(f"{heads} heads of {size} elements do not make up {hidden}")
         x = split_heads(n, n.x, heads)
-    elif not n.attr("rotary_embedding_dim", 0) and spec.shape[-1] != size:
-        raise NotLowered(f"its heads have {spec.shape[-1]} elements, and its tables rotate {size}")
+    elif not n.attr("rotary_embedding_dim", 0):
+        if not may_equal(spec.shape[-1:], (size,)):
+            raise NotLowered(f"its heads have {spec.shape[-1]} elements, and its tables rotate {size}")
+        x = n.sized(x, (*spec.shape[:-1], size))
     positions = n.input(1)
     if n.spec(1).rank > 2:
         raise NotLowered(f"positions {n.spec(1)} are not supported")

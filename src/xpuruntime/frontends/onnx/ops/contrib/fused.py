@@ -6,7 +6,7 @@ import itertools
 
 from .....types import DType
 from ....not_lowered import NotLowered
-from ..context import OnnxLoweringContext, OpLowering, Results
+from ..context import OnnxLoweringContext, OpLowering, Results, may_equal
 from ..conv import LOWERINGS as CONVOLUTIONS
 from ..matmul import gemm
 from .activation import activated
@@ -48,10 +48,10 @@ def _gemm_fast_gelu(n: OnnxLoweringContext) -> Results:
 
 def _fused_gemm(n: OnnxLoweringContext) -> Results:
     names = ("activation_alpha", "activation_beta")
-    given = [float(n.attrs[a]) for a in itertools.takewhile(n.attrs.__contains__, names)]
+    params = [float(n.attrs[a]) for a in itertools.takewhile(n.attrs.__contains__, names)]
     if not n.attr("activation"):
         raise NotLowered("FusedGemm without an activation is not supported")
-    return activated(n, str(gemm(n)), given, exact=False)
+    return activated(n, str(gemm(n)), params, exact=False)
 
 
 def fused_conv(convolution: OpLowering) -> OpLowering:
@@ -76,9 +76,12 @@ def _skip_norm(*, rms: bool) -> OpLowering:
         if n.has_readers(1) or n.has_readers(2):
             raise NotLowered("its statistics as outputs are not supported")
         x, skip, bias = n.spec().shape, n.spec(1).shape, 3 if rms else 4
-        if len(x) not in (2, 3) or (skip != x and (len(x) < 3 or skip not in ((1, *x[1:]), x[1:]))):
+        like = x
+        if len(x) == 3 and (len(skip) == 2 or skip[:1] == (1,)):  # one example is added to all
+            like = (*skip[:-2], *x[1:])
+        if len(x) not in (2, 3) or not may_equal(skip, like):
             raise NotLowered(f"a skip {n.spec(1)} of an operand {n.spec()} is not supported")
-        total, size, eps = n.b.add(n.x, n.input(1)), x[-1], n.epsilon(1e-12)
+        total, size, eps = n.b.add(n.x, n.sized(n.input(1), like)), x[-1], n.epsilon(1e-12)
         if n.opt(bias) is not None:
             total = n.b.add(total, n.vector(bias, size, "bias"))
         weight = n.vector(2, size, "gamma")
@@ -121,19 +124,21 @@ def embed_norm(
     total = n.b.add(_rows(n, words, n.x), at)
     if n.opt(1) is not None and parts is not None:
         total = n.b.add(total, _rows(n, parts, n.input(1)))
-    shape = n.spec_of(str(total)).shape[-1:]
+    shape, affine = n.spec_of(str(total)).shape[-1:], []
     for name, value in (("gamma", weight), ("beta", bias)):
-        if value is None or n.spec_of(value).shape != shape:
+        if value is None or not may_equal(n.spec_of(value).shape, shape):
             raise NotLowered(f"its {name} is not one dim of {shape[0]}")
-    y = n.b.layer_norm(total, weight, bias, normalized_shape=shape, eps=n.epsilon(1e-12))
+        affine.append(n.sized(value, shape))
+    y = n.b.layer_norm(total, *affine, normalized_shape=shape, eps=n.epsilon(1e-12))
     count = None
-    if n.opt(mask) is not None and n.spec(mask).shape != n.spec().shape:
+    if n.opt(mask) is not None and not may_equal(n.spec(mask).shape, n.spec().shape):
         raise NotLowered(f"a mask {n.spec(mask)} of words {n.spec()} is not supported")
     if n.has_readers(1):
         if n.opt(mask) is None:
             count = str(n.b.full(size=[n.spec().shape[0]], value=0, dtype=DType.INT32))
         else:
-            count = str(n.b.cast(n.b.sum(n.input(mask), dim=[1], keepdim=False), dtype=DType.INT32))
+            flags = n.sized(n.input(mask), n.spec().shape)
+            count = str(n.b.cast(n.b.sum(flags, dim=[1], keepdim=False), dtype=DType.INT32))
     return [str(y), count, str(total)]
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from .....types import DType, TensorSpec
 from ....not_lowered import NotLowered
-from ..context import OnnxLoweringContext, OpLowering, Results, numbers
+from ..context import OnnxLoweringContext, OpLowering, Results, may_equal, numbers
 
 __all__ = ["LOWERINGS"]
 
@@ -62,7 +62,7 @@ def _matmul(n: OnnxLoweringContext) -> Results:
     bits, kind = _bits(n), n.spec().dtype
     rows, size, block = (int(n.attr(a)) for a in ("N", "K", "block_size"))
     blocks = -(-size // block)
-    _check(n, bits, rows, blocks, block)
+    n = _checked(n, bits, rows, blocks, block)
     codes = _codes(n, str(n.b.view(n.input(1), size=[rows, blocks * block * bits // 8])), bits, kind)
     scales = str(n.b.view(n.cast(n.input(2), kind), size=[rows, blocks]))
     zeros = _zero_points(n, bits, rows, blocks, kind)
@@ -82,8 +82,8 @@ def _matmul(n: OnnxLoweringContext) -> Results:
     return str(n.b.linear(n.x, weight, n.opt(5)))
 
 
-def _check(n: OnnxLoweringContext, bits: int, rows: int, blocks: int, block: int) -> None:
-    """Raise NotLowered for an operand of MatMulNBits with another type or shape than its attributes say."""
+def _checked(n: OnnxLoweringContext, bits: int, rows: int, blocks: int, block: int) -> OnnxLoweringContext:
+    """Return the node with operands of the shapes that its attributes say. Raise NotLowered for another type or shape."""
     if block < 16 or block & (block - 1):
         raise NotLowered(f"blocks of {block} are not supported; their size is a power of two from 16 on")
     kind, size = n.spec().dtype, int(n.attr("K"))
@@ -99,11 +99,14 @@ def _check(n: OnnxLoweringContext, bits: int, rows: int, blocks: int, block: int
     for position, (name, dtype, shapes) in enumerate(layouts, 1):
         if n.opt(position) is not None:
             spec = n.spec(position)
-            if spec.dtype is not dtype or spec.shape not in shapes:
+            fitting = [shape for shape in shapes if may_equal(spec.shape, shape)]
+            if spec.dtype is not dtype or not fitting:
                 possible = " or ".join(str(TensorSpec(shape, dtype)) for shape in shapes)
                 raise NotLowered(f"its {name} are {spec} instead of {possible}")
-    if n.spec().shape[-1] != size:
+            n = n.with_operand(position, n.sized(n.input(position), fitting[0]))
+    if not may_equal(n.spec().shape[-1:], (size,)):
         raise NotLowered(f"its operand has {n.spec().shape[-1]} columns, and K is {size}")
+    return n
 
 
 def _flat_or(rows: int, columns: int) -> tuple[tuple[int, ...], ...]:
@@ -175,8 +178,10 @@ def _gather_blocks(n: OnnxLoweringContext) -> Results:
     size = width * _PER_BYTE[bits] if packed else width
     if block < 16 or block & (block - 1):
         raise NotLowered(f"blocks of {block} are not supported; their size is a power of two from 16 on")
-    if n.spec(2).shape != (*spec.shape[:-1], -(-size // block)):
+    table = (*spec.shape[:-1], -(-size // block))
+    if not may_equal(n.spec(2).shape, table):
         raise NotLowered(f"scales {n.spec(2)} of {size} columns in blocks of {block} are not supported")
+    n = n.with_operand(2, n.sized(n.input(2), table))
 
     def row(position: int) -> str:
         codes = str(n.b.index_select(n.input(position), n.input(1), dim=0))
