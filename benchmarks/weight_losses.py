@@ -1,4 +1,5 @@
-"""What weights of fewer bits lose on real text, in nats per token: each word of ``kernel.weights`` against the file's values in float32.
+"""What weights of fewer bits and a KV cache in fp8 lose on real text, in nats per token: each word of ``kernel.weights``, and of
+``execution.kv_cache``, against the file's values in float32.
 
     python benchmarks/weight_losses.py [--tokens 767] [--dtype float32] [--model FILE.gguf] [--keep]
 
@@ -22,9 +23,11 @@ from machine import facts, keep
 from xpuruntime.llm import Generator, open_checkpoint
 from xpuruntime.llm.checkpoint.data import Checkpoint
 
+KV_CACHE = "model, KV cache in fp8"
 SCORES = [{"op": "matmul", "node": "scores", "weights": "int8"}]
 WORDS: dict[str, dict[str, Any]] = {
     "model": {"weights": "model"},
+    KV_CACHE: {"weights": "model"},
     "stored": {"weights": "stored"},
     "int8": {"weights": "int8"},
     "fp8": {"weights": "fp8"},
@@ -63,9 +66,11 @@ def rescaled(found: Checkpoint) -> Checkpoint:
     return replace(found, arrays=arrays, formats={}, sources=())
 
 
-def measured(model: Checkpoint, kernels: dict[str, Any], text: list[int], dtype: str) -> dict[str, Any]:
+def measured(
+    model: Checkpoint, kernels: dict[str, Any], kv_cache: str, text: list[int], dtype: str
+) -> dict[str, Any]:
     """Return the loss of a text, and the bytes of the weights."""
-    policy = {"version": 1, "kernel": kernels}
+    policy = {"version": 1, "kernel": kernels, "execution": {"kv_cache": kv_cache}}
     with Generator(model, capacity=len(text), buckets=(16,), dtype=dtype, policy=policy) as ours:
         rows = np.array([ours.step(t, i)[0].astype(np.float32) for i, t in enumerate(text[:-1])])
         size = ours.weights.size_bytes
@@ -96,7 +101,7 @@ def main() -> int:
         for word, kernels in WORDS.items():
             if kind == "rescaled" and word == "stored":
                 continue
-            row = measured(model, kernels, text, args.dtype)
+            row = measured(model, kernels, "fp8" if word == KV_CACHE else "model", text, args.dtype)
             exact = row["nats"] if word == "model" else exact
             rows[f"{kind}, {word}"] = row | {"loss": round(row["nats"] - exact, 4)}
             print(f"{kind}, {word}: {rows[f'{kind}, {word}']}", flush=True)

@@ -110,6 +110,7 @@ VALUES: Mapping[str, tuple[Any, ...]] = {
     "self_check": ("off", "always"),
     "autocast": ({"norm": "low"},),
     "parallel": ({"tensor": 2}, {"tensor": 1}),
+    "kv_cache": ("model", "fp8"),
     "tune": ({"on_build": 0.001}, {"on_build": 0}),
     "transfers": ({"h2d": "io_only", "d2h": "io_only", "sync": "none"}, {"sync": "any"}),
 }

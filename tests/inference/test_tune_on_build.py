@@ -222,6 +222,42 @@ def test_a_hopeless_kernel_has_the_time_of_its_first_run(
     assert {row["rounds"] for row in record["times"]["calls"].values()} == {1}
 
 
+def test_the_others_are_measured_if_the_default_kernel_is_too_slow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A depthwise convolution has three kernels. Two are left after the first runs, and neither is the default."""
+    from onnx import helper, numpy_helper
+
+    weight = np.random.default_rng(0).standard_normal((8, 1, 3, 3)).astype(np.float32)
+    conv = helper.make_node("Conv", ["x", "w"], ["y"], name="conv", group=8)
+    ports = [helper.make_tensor_value_info(n, 1, [1, 8, k, k]) for n, k in (("x", 12), ("y", 10))]
+    graph = helper.make_graph([conv], "net", ports[:1], ports[1:], [numpy_helper.from_array(weight, "w")])
+    path = tmp_path / "depthwise.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    rounds: list[set[str]] = []
+
+    def drawn(sides: Any, index: int, measure: Any) -> Any:
+        times = real(sides, index, measure)
+        rounds.extend(set(row) for row in times.values())
+        return {k: {n: 1e-3 if n == last else 2e-3 for n in row} for k, row in times.items()}
+
+    def left(self: Any, call: str, words: Any, probe: Any) -> list[str]:
+        return list(words[1:])
+
+    real = on_build.measured_round
+    with opened(path, tmp_path / "a", 1e-6) as session:
+        (first, *rest) = (n.kernel.partition("/")[2] for n in session.plan.nodes if n.name == "conv")
+        assert not rest
+    monkeypatch.setattr(on_build, "measured_round", drawn)
+    monkeypatch.setattr(on_build._Measurement, "_contenders", left)
+    last = "naive"
+    with opened(path, tmp_path / "b") as session:
+        (kernel,) = (n.kernel for n in session.plan.nodes if n.name == "conv")
+    assert first != last
+    assert kernel == f"conv/{last}"
+    assert {frozenset(r) for r in rounds if len(r) > 1} == {frozenset(["generated", last])}
+
+
 def test_a_first_run_is_stopped_and_what_it_did_not_finish_has_no_time(tmp_path: Path) -> None:
     model = net(tmp_path / "slow.onnx", convs=((3, 64), (64, 64), (64, 64)), size=24)
     kernel = {"rules": [{"op": "conv", "use": "naive"}]}

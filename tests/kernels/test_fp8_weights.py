@@ -97,6 +97,18 @@ def test_every_code_is_read_as_ml_dtypes_reads_it(target: str) -> None:
     assert np.array_equal(got[:, 0], numbers)
 
 
+@pytest.mark.parametrize("target", LEVELS)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_casts_read_every_code_as_ml_dtypes_does(target: str, dtype: str) -> None:
+    b = GraphBuilder("cast")
+    b.output("y", b.cast(b.input("x", "float8_e4m3fn[3, 256]"), dtype=dtype))
+    codes = np.stack([np.roll(np.arange(256, dtype=np.uint8), i) for i in range(3)]).view(E4M3)
+    got = run_native(b.build(), {"x": codes}, target=target)["y"].astype(np.float32)
+    want = codes.astype(np.float32)
+    assert np.array_equal(got, want, equal_nan=True)
+    assert np.array_equal(np.signbit(got), np.signbit(want))
+
+
 @pytest.mark.parametrize("rows", [1, 9])
 def test_a_channel_with_a_number_that_is_not_finite_is_nan_and_no_other(rows: int) -> None:
     graph, feeds, weights = layer(rows, 40, 70, "float32")

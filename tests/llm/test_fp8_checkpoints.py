@@ -239,6 +239,21 @@ def test_weights_that_contradict_the_format_are_refused(arrays: dict[str, Any], 
         Fp8Arrays(arrays, Fp8Format("fp8", "block", (128, 128), "_scale_inv"), "model x")
 
 
+def test_scales_of_activations_have_no_effect() -> None:
+    one = np.ones((), np.float32)
+    arrays = {"a.weight": CODES, "a.weight_scale": np.full((4, 1), 2, np.float32), "logit_scale": one}
+    arrays |= {"a.input_scale": one, "a.k_scale": one}
+    read = Fp8Arrays(arrays, Fp8Format("compressed-tensors", "channel", (1, 1), "_scale"), "model x")
+    assert {*read} == {"a.weight", "logit_scale"}
+    assert np.array_equal(read["a.weight"], np.full((4, 6), 2, np.float32))
+    with pytest.raises(ModelError, match=r"b\.weight_scale belongs to no weight"):
+        Fp8Arrays(
+            arrays | {"b.weight_scale": one},
+            Fp8Format("compressed-tensors", "channel", (1, 1), "_scale"),
+            "x",
+        )
+
+
 def test_scales_without_a_quantization_config_are_refused(tmp_path: Path) -> None:
     path, model, _ = folder_of(tmp_path / "model", "fp8")
     (path / "config.json").write_text(json.dumps(model.config.to_dict()))

@@ -164,6 +164,7 @@ class InferenceSession:
                 source = fixed_known(self._model, execution.fixed_shapes or {}, used)
             check_model(f"session({self._model.name!r})", execution.transfers, source)
             _check_parallel(f"session({self._model.name!r})", execution.parallel)
+            _check_cache(f"session({self._model.name!r})", execution.kv_cache, request.demanded)
             examples = examples_of(source, example_inputs)
             module = (
                 model if self._model.format == "graph" and not hasattr(model, "graph_signature") else None
@@ -517,4 +518,14 @@ def _check_parallel(who: str, parallel: Mapping[str, int] | None) -> None:
         do = "Open a language model as a Generator, or leave parallel out."
         raise PolicyError(
             who, "cannot honor parallel: a session runs on one device", got=dict(parallel or {}), do=do
+        )
+
+
+def _check_cache(who: str, kv_cache: str | None, demanded: Mapping[str, Any]) -> None:
+    """Raise PolicyError if a policy stores keys and values in another type. ``demanded``: fields with their origins."""
+    if kv_cache not in (None, "model"):
+        do = "Open a language model as a Generator, or leave kv_cache out."
+        got = demanded.get("kv_cache", kv_cache)
+        raise PolicyError(
+            who, "cannot honor kv_cache: a session has no cache of keys and values", got=got, do=do
         )

@@ -11,6 +11,7 @@ from ..compiler import compile as compile_graph
 from ..errors import BuildError
 from ..ir import Graph
 from ..passes import PASSES
+from ..policies import ExecutionPolicy
 from ..printable import logger
 from ..program.program import CompiledProgram
 from ..types import DType, TensorSpec
@@ -25,6 +26,7 @@ __all__ = [
     "SAMPLE",
     "VERIFY",
     "build_program",
+    "cache_words",
     "check_capacity",
     "decoder_graphs",
     "encode_name",
@@ -81,6 +83,11 @@ def with_source(config: DecoderConfig, capacity: int | None, who: str) -> Decode
         do = f"Give 1 to {encoder.max_positions}."
         raise BuildError(who, "has a source_capacity that is out of range", got=capacity, do=do)
     return replace(config, encoder=replace(encoder, max_positions=capacity))
+
+
+def cache_words(execution: ExecutionPolicy) -> dict[str, DType]:
+    """Return the words of graphs whose keys and values are stored in the type of a policy; none for the type that is computed in."""
+    return {"cache": DType.FLOAT8_E4M3FN} if execution.kv_cache == "fp8" else {}
 
 
 def verify_name(length: int) -> str:
@@ -155,6 +162,7 @@ def decoder_graphs(
     stored: Mapping[str, TensorSpec] | None = None,
     files: Mapping[str, str] | None = None,
     sampling: bool = False,
+    cache: DType | None = None,
     name: str = "decoder",
 ) -> dict[str, Graph]:
     """Return one graph per entry point; ``sampling`` adds ``SAMPLE``. Raises BuildError for an invalid capacity, batch or list of buckets."""
@@ -165,6 +173,7 @@ def decoder_graphs(
         "dtype": dtype,
         "stored": stored,
         "files": files,
+        "cache": cache,
         "name": name,
     }
     return {
@@ -178,7 +187,7 @@ def entry_graph(entry: str, config: DecoderConfig, **words: Any) -> Graph:
     kind, _, length = entry.partition("_")
     if kind == ENCODE:
         return encoder_graph(
-            config, length=int(length), **{k: v for k, v in words.items() if k != "capacity"}
+            config, length=int(length), **{k: v for k, v in words.items() if k not in ("capacity", "cache")}
         )
     return decoder_graph(
         config, length=int(length or 1), all_logits=kind == VERIFY, sampling=kind == SAMPLE, **words

@@ -75,6 +75,7 @@ def decoder_graph(
     stored: Mapping[str, TensorSpec] | None = None,
     files: Mapping[str, str] | None = None,
     blocks: Mapping[str, str] | None = None,
+    cache: DType | None = None,
     all_logits: bool = False,
     sampling: bool = False,
     paged: PagedCache | None = None,
@@ -87,6 +88,7 @@ def decoder_graph(
     stored:     specs of weights that are stored in another type. They are cast when they are loaded.
     files:      the safetensors file of each weight.
     blocks:     the format of the blocks that a weight is read from (``Checkpoint.blocks``), for those that are.
+    cache:      type that keys and values are stored in. Default: ``dtype``. They are rounded to it, and saturate.
     all_logits: return the logits of every row instead of the last one. For comparisons; the output is large for long prompts.
     sampling:   sample the tokens, and return no logits.
     paged:      the layout of a cache in blocks. ``length`` must be 1. texts: rows of ``last``, and so of the results.
@@ -94,7 +96,7 @@ def decoder_graph(
     writer = GraphWriter(
         config, length, capacity, batch, dtype or config.dtype, stored or {}, files or {}, paged, texts, name
     )
-    writer.blocks = blocks or {}
+    writer.blocks, writer.cache = blocks or {}, cache or writer.dtype
     return writer.graph(all_logits, sampling)
 
 
@@ -118,6 +120,7 @@ class GraphWriter:
         self.c, self.length, self.capacity, self.batch, self.dtype = config, length, capacity, batch, dtype
         self.stored, self.files, self.paged = stored, files, paged
         self.blocks: Mapping[str, str] = {}
+        self.cache = dtype
         self.results = texts if paged else batch
         self.b = builder or GraphBuilder(name)
         facts = {"family": config.family, "length": length, "capacity": capacity, "batch": batch}
@@ -383,18 +386,20 @@ class GraphWriter:
         return str(self.b.rope(x, *tables, self.positions, size=size, **interleaved))
 
     def cached(self, name: str, rows: str) -> str:
-        """Return a cache with new rows at their positions, which is its state after the run."""
+        """Return a cache with new rows at their positions, in the type that is computed in. It is its state after the run."""
         n, heads, _, size = self.b.spec(rows).shape
+        if self.cache is not self.dtype:
+            rows = self.b.cast(rows, dtype=self.cache)
         if self.paged:
-            state = self.b.state(name, f"{self.dtype.value}[{self.paged.rows}, {heads}, {size}]")
+            state = self.b.state(name, f"{self.cache.value}[{self.paged.rows}, {heads}, {size}]")
             rows = self.b.view(rows, size=[n, heads, size])
             written = str(self.b.index_copy(state, self.places, rows, dim=0))
             self.b.set_state(state, written)
             return written
-        state = self.b.state(name, f"{self.dtype.value}[{n}, {heads}, {self.capacity}, {size}]")
+        state = self.b.state(name, f"{self.cache.value}[{n}, {heads}, {self.capacity}, {size}]")
         written = self.written(state, rows)
         self.b.set_state(state, written)
-        return written
+        return written if self.cache is self.dtype else str(self.b.cast(written, dtype=self.dtype))
 
     def projections(self, i: int, x: str) -> tuple[str, str, str]:
         """Return queries, keys and values, [batch, heads, length, size] each, with their norms."""

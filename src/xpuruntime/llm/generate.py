@@ -47,7 +47,7 @@ from ..storage.store import Store
 from ..targets import DeviceId
 from ..types import DType
 from .answers import Completion, Piece, Prompt, Source
-from .build import BUCKETS, entry_lengths, with_source
+from .build import BUCKETS, cache_words, entry_lengths, with_source
 from .checkpoint.data import Checkpoint
 from .checkpoint.reader import open_checkpoint
 from .decoding.answer import AnswerState, checked_token
@@ -141,7 +141,7 @@ class Generator:
         shards = shards_of(self.checkpoint, self.devices)
         self.programs = DecoderPrograms(
             shards[0],
-            sizes={"capacity": self.capacity, "batch": batch, "dtype": self.dtype},
+            sizes={"capacity": self.capacity, "batch": batch, "dtype": self.dtype, **cache_words(execution)},
             target=target,
             demands=demands,
             store=Store(cache_dir, mode="" if execution.caching is not False else "off"),

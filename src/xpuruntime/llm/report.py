@@ -140,6 +140,9 @@ def _own_decisions(model: Generator) -> list[Decision]:
     if (ranks := len(model.devices)) > 1:
         why = f"linear layers are divided over {', '.join(model.devices)}"
         programs.append(Decision("parallel", name, Candidate(f"tensor: {ranks}", Reason.REQUESTED, why)))
+    if execution.kv_cache == "fp8":
+        why = "keys and values are rounded to float8_e4m3fn, and saturate at 448"
+        programs.append(Decision("kv_cache", name, Candidate("fp8", Reason.REQUESTED, why)))
     return [Decision("engine", name, engine), Decision("precision", name, precision), *programs]
 
 

@@ -119,6 +119,12 @@ _ONE_DEVICE = FieldUse(
     "it runs a model on one device",
     "Open the language model as a Generator.",
 )
+_NO_CACHE = FieldUse(
+    "only `model` is supported",
+    lambda value: value == "model",
+    "it has no cache of keys and values",
+    "Open the language model as a Generator.",
+)
 _MEASURES_NOTHING = FieldUse(
     "nothing is measured; only 0 seconds are supported",
     _measures_nothing,
@@ -147,6 +153,7 @@ _COMPILED: dict[str, FieldUse] = {
     "self_check": _ONLY_SESSIONS_CHECK,
     "autocast": _AUTOCAST,
     "parallel": _ONE_DEVICE,
+    "kv_cache": _NO_CACHE,
 }  # fmt: skip
 
 PARTITIONED = ("target", "engine", "precision", "static_shape", "fixed_shapes", "engine_order", "place")
@@ -173,6 +180,7 @@ SESSION: Mapping[str, FieldUse] = MappingProxyType(
         "strict": FieldUse("an error if the evidence differs from the plan"),
         "self_check": FieldUse("the outputs are compared with a reference when the session opens"),
         "parallel": FieldUse("more than one device is an error"),
+        "kv_cache": FieldUse("fp8 is an error: a session has no cache of its own"),
         "autocast": FieldUse("no effect: it is the table of `xpuruntime.pytorch.autocast`; `precision` decides what the session computes in"),
     }
 )  # fmt: skip
@@ -192,6 +200,7 @@ ENTRANCES: Mapping[str, Mapping[str, FieldUse]] = MappingProxyType(
             "engine_options": FieldUse("options of `native` select speculative decoding: `prompt_lookup_num_tokens`, `max_matching_ngram_size`, `assistant_model`, `num_assistant_tokens`; no effect for engines that are not used", _speculates, f"native's options at a Generator are {', '.join(SPECULATION)}", "Remove the others."),
             "fixed_shapes": _refused("its sizes are arguments", "Pass batch=, capacity= and buckets=."),
             "parallel": FieldUse("the number of devices that the linear layers are divided over"),
+            "kv_cache": FieldUse("the type that keys and values are stored in; fp8 is an error at a BatchGenerator"),
             "tune": FieldUse("nothing is measured; only 0 seconds are supported", _measures_nothing, "the kernels of a language model's programs are not measured", "Leave tune out, and name kernels by a KernelPolicy."),
             "transfers": FieldUse("h2d and d2h: its programs copy nothing inside a run", lambda value: value.get("sync") != "none", "the host reads each token to decide whether to go on", "Leave sync out."),
         }),
@@ -225,6 +234,7 @@ ENTRANCES: Mapping[str, Mapping[str, FieldUse]] = MappingProxyType(
             "strict": FieldUse("an error if the evidence differs from the plan, or a region runs on another engine"),
             "autocast": _AUTOCAST,
             "parallel": _ONE_DEVICE,
+            "kv_cache": _NO_CACHE,
         }),
         "DAGExecutor": MappingProxyType({
             **dict.fromkeys(PARTITIONED, FieldUse("decided by partition; a value other than its policy's is an error")),
@@ -241,6 +251,7 @@ ENTRANCES: Mapping[str, Mapping[str, FieldUse]] = MappingProxyType(
             "strict": FieldUse("an error if the evidence differs from the plan, or a region runs on another engine"),
             "autocast": _AUTOCAST,
             "parallel": _ONE_DEVICE,
+            "kv_cache": _NO_CACHE,
         }),
         "Executor": MappingProxyType({
             **_COMPILED,

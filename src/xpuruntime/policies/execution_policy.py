@@ -77,6 +77,10 @@ class ExecutionPolicy(FileForm):
         kinds.PARALLEL_KIND,
         "devices that a language model is divided over: {tensor: 2} divides its linear layers over 2",
     )
+    kv_cache: str | None = of_kind(
+        kinds.KV_CACHE_KIND,
+        "type that a language model's keys and values are stored in: model, or fp8, which halves the memory of 16 bits",
+    )
     tune: Mapping[str, float] | str | None = of_kind(
         kinds.TUNE_KIND,
         "measure the kernels of each call when a program is built, within so many seconds: {on_build: 20}; on_build alone has a bound of 10",

@@ -20,6 +20,7 @@ __all__ = [
     "ENGINE_ALIASES",
     "KERNELS",
     "KERNELS_NOT_IMPLEMENTED",
+    "KV_CACHES",
     "PARALLEL",
     "PHASES",
     "PHASES_WITHIN",
@@ -108,6 +109,11 @@ WEIGHT_KERNELS: Mapping[str, str] = MappingProxyType(
 """Word of ``weights`` -> the kernel of ``matmul`` that implements it. As words of policies these kernels are deprecated."""
 assert set(WEIGHT_KERNELS) == set(WEIGHTS) - {"model"}
 assert set(WEIGHT_KERNELS.values()) <= set(KERNELS["matmul"])
+
+KV_CACHES: Mapping[str, str] = MappingProxyType(
+    {"model": "the type that the model computes in", "fp8": "float8_e4m3fn, values beyond 448 become 448"}
+)
+"""Type that a language model's keys and values are stored in -> its meaning."""
 
 LIBRARY_KERNELS = frozenset({"cublas", "cublasLt", "cudnn", "flash", "flash_decode", "flash_v2", "onednn"})
 """Kernels that vendor engines may also use internally. Only the native engine has the others."""

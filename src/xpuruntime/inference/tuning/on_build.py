@@ -36,6 +36,7 @@ ROUNDS, LEAST_ROUNDS = 9, 3
 HOPELESS = 3.0
 """A kernel that takes so many times the fastest one's time in its first run is not measured further."""
 _SLOW_RUN = 10.0  # a first run of all kernels is expected to take so many times a run with the default ones
+_REMEDIES = {Reason.TIMED_OUT: "Raise on_build."}
 _SHOWN = 6  # names of nodes in a text
 _log = logger("xpuruntime.session")
 
@@ -236,9 +237,9 @@ class _Measurement:
     def _opened(
         self, contest: Contest, kernels: Mapping[str, Sequence[str]], base: KernelVariant, stack: ExitStack
     ) -> list[KernelVariant]:
-        """Return the variants in which the kernels of calls take turns, the default one first."""
-        variants = [base]
-        for index in range(1, max(map(len, kernels.values()), default=1)):
+        """Return the variants in which the kernels of calls take turns. ``base`` is the first one if these begin with the default kernels."""
+        variants = [base] if all(words[0] == contest.default[call] for call, words in kernels.items()) else []
+        for index in range(len(variants), max(map(len, kernels.values()), default=1)):
             try:
                 variants.append(contest.open(str(index), contest.words(index, kernels)))
                 stack.callback(variants[-1].close)
@@ -266,7 +267,7 @@ class _Measurement:
         return probes
 
     def _contenders(self, call: str, words: Sequence[str], probe: Mapping[str, float]) -> list[str]:
-        """Return the kernels of a call that may be the fastest, the default one first."""
+        """Return the kernels of a call that may be the fastest, in their order."""
         fastest = min(probe.values())
         return [w for w in words if probe[w] <= HOPELESS * fastest]
 
@@ -316,7 +317,10 @@ class _Measurement:
         reasons: dict[tuple[Reason, str], list[str]] = {}
         for call, reason in self.unmeasured.items():
             reasons.setdefault(reason, []).append(names[call])
-        rejected = [Candidate(_shown(nodes), code, why) for (code, why), nodes in reasons.items()]
+        rejected = [
+            Candidate(_shown(nodes), code, why, _REMEDIES.get(code, ""))
+            for (code, why), nodes in reasons.items()
+        ]
         facts = {"measured": len(measured), "unmeasured": len(self.unmeasured)}
         head = Candidate(f"on_build {self.tune.seconds:g} s", Reason.RECORDED, text, facts=facts)
         return Decision("tune", self.subject.name, head, tuple(rejected))

@@ -40,6 +40,18 @@ PACKED = frozenset(d for d in DType if d is not DType.STRING and d.bits < 8)
 NARROW = EIGHT_BITS | PACKED
 
 
+_WIDE = frozenset({DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16})
+_E4M3_DECODER = (
+    "const auto decode = [](uint8_t code) -> float {",
+    "  const uint32_t size = code & 127u;",
+    "  const float subnormal = (float)(int32_t)size * 0x1p-9f, normal = bitcast<float>((size << 20) + 0x3c000000u);",
+    "  const uint32_t bits = size == 127u ? 0x7fc00000u : bitcast<uint32_t>(size < 8u ? subnormal : normal);",
+    "  return bitcast<float>(bits | (uint32_t)(code & 128u) << 24);",
+    "};",
+)
+"""The value of a code of float8_e4m3fn by bit operations, which compilers turn into vectors: caches of keys and values are read so."""
+
+
 def _values(dtype: DType) -> list[float]:
     """Return the value of every code."""
     codes = np.arange(1 << dtype.bits, dtype=np.uint8)
@@ -182,6 +194,10 @@ def _cast(call: NodeCall) -> TaskText:
     source, target = call.tensor(0).spec.dtype, call.outputs[0].dtype
     names: Sequence[str] = [f"i{d}" for d in range(len(y.shape))]
     head, value = codes_table(source), decoded(source, x, names)
+    dense = call.tensor(0).spec.is_dense and call.outputs[0].is_dense
+    if source is DType.FLOAT8_E4M3FN and target in _WIDE and dense:
+        body = [f"store<1>({y.arg} + task, convert<{storage(target)}>(decode({x.arg}[task])));"]
+        return TaskText(body, math.prod(y.shape), _E4M3_DECODER)
     if target not in NARROW:
         body = [*unravel(y.shape), f"store<1>({address(y, names)}, convert<{storage(target)}>({value}));"]
         return TaskText(body, math.prod(y.shape), head)

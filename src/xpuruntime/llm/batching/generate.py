@@ -141,6 +141,9 @@ class BatchGenerator:
                 got=dict(demands.policy.execution.parallel or {}),
                 do=do,
             )
+        if demands.policy.execution.kv_cache == "fp8":
+            do = "Open the model as a Generator, or leave kv_cache out."
+            raise PolicyError(who, "does not support kv_cache: fp8", got="a cache in blocks", do=do)
         notes: list[str] = []
         device = device_for(device, target, demands, notes)
         self.dtype, demands = computed_in(dtype, config.dtype, demands, notes)

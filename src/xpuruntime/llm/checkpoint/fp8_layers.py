@@ -26,7 +26,15 @@ SCALE_SUFFIXES = (".weight_scale_inv", ".weight_scale")
 """Ends of the names of scales."""
 _E4M3 = DType.FLOAT8_E4M3FN
 _SCALES = frozenset({DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16, DType.FLOAT8_E8M0FNU})
-_ACTIVATION_SCALES = (".activation_scale", ".input_scale")
+_ACTIVATION_SCALES = (
+    ".activation_scale",
+    ".input_scale",
+    ".output_scale",
+    ".k_scale",
+    ".q_scale",
+    ".v_scale",
+)
+"""Ends of the names of scales that have no effect on models whose activations and caches stay floats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +101,12 @@ class Fp8Arrays(Mapping[str, Array]):
                     got=dtype.value,
                     do="Weights of fp8 must be float8_e4m3fn.",
                 )
-            if name.endswith(form.suffix):
+            base = name.removesuffix(form.suffix)
+            if base != name and (base in dtypes or base.endswith(".weight")):
                 raise ModelError(
                     who,
                     f"{name} belongs to no weight of {_E4M3.value}",
-                    got=name.removesuffix(form.suffix),
+                    got=base,
                     do="Download the checkpoint again: the file is incomplete.",
                 )
         plain = {n for n in others if not n.endswith(_ACTIVATION_SCALES)}

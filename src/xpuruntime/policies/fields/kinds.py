@@ -14,6 +14,7 @@ from ..vocabulary import (
     ENGINES,
     KERNELS,
     KERNELS_NOT_IMPLEMENTED,
+    KV_CACHES,
     PARALLEL,
     PHASES,
     PRECISIONS,
@@ -39,6 +40,7 @@ __all__ = [
     "ENGINE_ORDER",
     "KERNEL",
     "KERNEL_LIST",
+    "KV_CACHE_KIND",
     "LEVEL",
     "LIMIT",
     "OPS",
@@ -156,6 +158,7 @@ BOOLEAN = FieldKind(checks.boolean, {"type": "boolean"}, _same)
 LEVEL = FieldKind(checks.integer(0, 3), {"type": "integer", "minimum": 0, "maximum": 3}, _same)
 SECONDS = FieldKind(checks.seconds, {"type": "number", "exclusiveMinimum": 0, "maximum": 1e6}, _same)
 SELF_CHECK = FieldKind(checks.word(SELF_CHECKS, "word of self_check"), {"enum": [*SELF_CHECKS]}, _same)
+KV_CACHE_KIND = FieldKind(checks.word(KV_CACHES, "type of a KV cache"), {"enum": [*KV_CACHES]}, _same)
 WEIGHTS_KIND = FieldKind(checks.word(WEIGHTS, "type of weights"), {"enum": [*WEIGHTS]}, _same)
 SIZE = FieldKind(
     checks.size,
