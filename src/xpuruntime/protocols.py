@@ -140,13 +140,13 @@ class ModelSource:
 class TuneRequest:
     """The measurement of kernels when a program is built (``tune: {on_build: SECONDS}``). Only ``seconds`` enters the cache key.
 
-    seconds: the bound. record: what an earlier program of the request recorded, which is used instead of measuring. anew: why a request that was
-    measured before is measured again; empty for a first time.
+    seconds: the bound. record: what an earlier program of the request recorded, which is used instead of measuring.
+    remeasure_reason: why a request that was measured before is measured again; empty for a first time.
     """
 
     seconds: float
     record: Mapping[str, Any] | None = field(default=None, repr=False)
-    anew: str = ""
+    remeasure_reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -441,7 +441,7 @@ class ShapeStore(Protocol):
         """Store an artifact."""
         ...
 
-    def why_anew(self, shapes: Mapping[str, int]) -> str:
+    def remeasure_reason(self, shapes: Mapping[str, int]) -> str:
         """Return why the kernels of an absent artifact are measured although they were before; empty for a first measurement."""
         ...
 

@@ -1,4 +1,4 @@
-"""``tune: {on_build: SECONDS}``: kernels that are measured when a session builds a program, recorded in it, and never drawn again."""
+"""``tune: {on_build: SECONDS}``: kernels that are measured when a session builds a program, recorded in it, and measured once."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from xpuruntime.errors import LockError, PolicyError, XpuError
 from xpuruntime.inference.native import engine as native
 from xpuruntime.inference.native.model import sized_model
 from xpuruntime.inference.tuning import on_build
-from xpuruntime.inference.tuning.contest import Contest, call_of
 from xpuruntime.inference.tuning.on_build import record_of
+from xpuruntime.inference.tuning.tunable import TunableProgram, call_of
 from xpuruntime.policies import ExecutionPolicy
 from xpuruntime.program.program import CompiledProgram
 
@@ -146,7 +146,7 @@ def test_the_choice_follows_the_times(
 
     real = on_build.measured_round
     monkeypatch.setattr(on_build, "measured_round", drawn)
-    monkeypatch.setattr(on_build, "HOPELESS", 1e9)
+    monkeypatch.setattr(on_build, "MAX_SLOWDOWN", 1e9)
     with opened(model, tmp_path) as session:
         kernels = {n.name: n.kernel for n in session.plan.nodes}
         assert kernels["fc"] == f"matmul/{fastest}"
@@ -188,18 +188,18 @@ def test_the_most_expensive_calls_come_first(
     groups: list[Any] = []
     measure_group = on_build._Measurement._measure_group
 
-    def counted(self: Any, contest: Any, group: Any, base: Any) -> None:
-        measure_group(self, contest, group, base)
+    def counted(self: Any, tunable: Any, group: Any, base: Any) -> None:
+        measure_group(self, tunable, group, base)
         groups.append(group)
 
     monkeypatch.setattr(on_build._Measurement, "_measure_group", counted)
     monkeypatch.setattr(on_build._Measurement, "_left", property(lambda _: 0.0 if groups else 100.0))
-    monkeypatch.setattr(on_build._Measurement, "_needed", lambda self, contest, group: 90.0 * len(group))
+    monkeypatch.setattr(on_build._Measurement, "_needed", lambda self, tunable, group: 90.0 * len(group))
 
-    def costs(self: Any, contest: Any, base: Any) -> dict[str, float]:
-        cost = real(self, contest, base)
+    def costs(self: Any, tunable: Any, base: Any) -> dict[str, float]:
+        cost = real(self, tunable, base)
         assert all(us > 0 for us in cost.values())
-        return {c: 3.0 if "fc" in contest.nodes()[c][1] else 1.0 for c in cost}
+        return {c: 3.0 if "fc" in tunable.nodes()[c][1] else 1.0 for c in cost}
 
     real = on_build._Measurement._costs
     monkeypatch.setattr(on_build._Measurement, "_costs", costs)
@@ -263,17 +263,17 @@ def test_a_first_run_is_stopped_and_what_it_did_not_finish_has_no_time(tmp_path:
     kernel = {"rules": [{"op": "conv", "use": "naive"}]}
     with opened(model, tmp_path, {"on_build": 0}, kernel=kernel) as session:
         ((_, request),) = session.executable.executors()
-        contest = Contest(
+        tunable = TunableProgram(
             lambda words: native.recorded_lock(session.model, request, {}, words),
             sized_model(session.model, {}).weights,
             request.device,
             1,
         )
-        variant = contest.open("default", contest.lock.kernels)
+        variant = tunable.open("default", tunable.lock.kernels)
     whole, stopped = variant.probe_times(LONG_S), variant.probe_times(1e-3)
     variant.close()
-    assert set(whole) == {call_of(k) for k in contest.keys if k}
-    last = call_of(contest.keys[-1])
+    assert set(whole) == {call_of(k) for k in tunable.keys if k}
+    last = call_of(tunable.keys[-1])
     assert last not in stopped
     assert set(stopped) < set(whole)
 

@@ -296,9 +296,9 @@ def test_a_mix_with_other_outputs_is_an_error(tmp_path: Path, monkeypatch: pytes
     seen: list[str] = []
     check = tuner._check_outputs
 
-    def wrong(contest: Any, side: str, outputs: Any) -> None:
+    def wrong(tunable: Any, side: str, outputs: Any) -> None:
         seen.append(side)
-        check(contest, side, [o + 1 for o in outputs] if "regions" in side or len(seen) == 3 else outputs)
+        check(tunable, side, [o + 1 for o in outputs] if "regions" in side or len(seen) == 3 else outputs)
 
     monkeypatch.setattr(tuner, "_check_outputs", wrong)
     with pytest.raises(WrongResult, match="give different outputs"):

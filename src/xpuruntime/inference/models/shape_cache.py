@@ -9,7 +9,7 @@ from typing import Any
 from ...errors import BuildTimeout, StoreError
 from ...printable import logger
 from ...storage.store import Store, digest
-from ..tuning.ledger import note_measured, why_anew
+from ..tuning.ledger import note_measured, remeasure_reason
 
 __all__ = ["KeptShapes"]
 
@@ -46,9 +46,9 @@ class KeptShapes:
             _log.warning("%s The model runs; the next start builds these shapes again.", error)
         note_measured(self._store, self._all(shapes))
 
-    def why_anew(self, shapes: Mapping[str, int]) -> str:
+    def remeasure_reason(self, shapes: Mapping[str, int]) -> str:
         """Return why the kernels of an absent artifact are measured although they were before; empty for a first measurement."""
-        return why_anew(self._store, self._all(shapes))
+        return remeasure_reason(self._store, self._all(shapes))
 
     def _all(self, shapes: Mapping[str, int]) -> dict[str, Any]:
         return self._ingredients | {"shapes": {name: int(size) for name, size in sorted(shapes.items())}}

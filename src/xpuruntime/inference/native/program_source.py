@@ -117,7 +117,9 @@ class Compiled:
                     return program, ""
             request = self._request
             if request.tune is not None:
-                request = replace(request, tune=replace(request.tune, anew=self._kept.why_anew(symbols)))
+                request = replace(
+                    request, tune=replace(request.tune, remeasure_reason=self._kept.remeasure_reason(symbols))
+                )
             program = self._compile_for(request, symbols)
             self.compiled += 1
             self._kept.put(symbols, program.to_bytes())

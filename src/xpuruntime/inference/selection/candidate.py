@@ -47,7 +47,7 @@ from ..execution.contexts import DEADLINES
 from ..models.modules import as_onnx
 from ..models.shape_cache import KeptShapes
 from ..self_check import ADVICE, Verdict, checked_on_opening
-from ..tuning.ledger import note_measured, why_anew
+from ..tuning.ledger import note_measured, remeasure_reason
 from .integers import in_integers
 from .request import SessionRequest, kernels_key
 from .vendor_options import met_by_options
@@ -294,13 +294,15 @@ def _obtain(
                 raise
             except Exception as error:  # its checksum is right, but the engine refuses it
                 store.forget("artifact", key, f"is refused by {name}; got {type(error).__name__}: {error}")
-        asked = request
+        build_request = request
         if request.tune is not None:
-            asked = replace(request, tune=replace(request.tune, anew=why_anew(store, ingredients)))
+            build_request = replace(
+                request, tune=replace(request.tune, remeasure_reason=remeasure_reason(store, ingredients))
+            )
         if seconds is None or not plugin.compiles_in_build:
-            artifact = engine.build(model, asked)
+            artifact = engine.build(model, build_request)
         else:
-            artifact = build_within(plugin.entry, model, asked, seconds)
+            artifact = build_within(plugin.entry, model, build_request, seconds)
         built = time.perf_counter()
         if artifact.cacheable:
             _keep(store, ingredients, artifact)

@@ -10,13 +10,13 @@ from ...errors import StoreError
 from ...printable import logger
 from ...storage.store import Store, digest
 
-__all__ = ["note_measured", "why_anew"]
+__all__ = ["note_measured", "remeasure_reason"]
 
 _KIND = "tuned"
 _log = logger("xpuruntime.session")
 
 
-def why_anew(store: Store, ingredients: Mapping[str, Any]) -> str:
+def remeasure_reason(store: Store, ingredients: Mapping[str, Any]) -> str:
     """Return why the kernels of a program are measured although they were before; empty for a first measurement.
 
     ingredients: the key of the program, which is not in the store.

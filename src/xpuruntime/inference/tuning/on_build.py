@@ -3,8 +3,8 @@
 The program is compiled without times, and one run of it tells what each call costs. Then calls are measured in groups, as ``xpu tune`` measures
 all of them: variant ``i`` of the program uses the ``i``-th kernel of the group's calls, and the variants run in alternating rounds. All calls
 form one group if their variants are compiled in half of the time that is left; otherwise a group has the most expensive calls, which are half of
-the remaining time. Each kernel runs once before: one that takes ``HOPELESS`` times as long as another has no rounds, and its variants are compiled
-again without it. A call with fewer than ``LEAST_ROUNDS`` rounds of the others counts as not measured. The kernels are then chosen as by a file of times.
+the remaining time. Each kernel runs once before: one that takes ``MAX_SLOWDOWN`` times as long as another has no rounds, and its variants are compiled
+again without it. A call with fewer than ``MIN_ROUNDS`` rounds of the others counts as not measured. The kernels are then chosen as by a file of times.
 """
 
 from __future__ import annotations
@@ -24,18 +24,20 @@ from ...profiler import trace
 from ...program.program import CompiledProgram
 from ...protocols import Array, TuneRequest
 from ...targets import DeviceId
-from .contest import Contest, KernelVariant, call_of
 from .samples import RoundTimes, Samples, collected, details_of, measured_round, medians
+from .tunable import KernelVariant, TunableProgram, call_of
 
-__all__ = ["FACT", "HOPELESS", "LEAST_ROUNDS", "ROUNDS", "TunedSubject", "record_of", "tuned_program"]
+__all__ = ["FACT", "MAX_SLOWDOWN", "MIN_ROUNDS", "ROUNDS", "TunedSubject", "record_of", "tuned_program"]
 
 FACT = "tune"
 """The fact of a program that records what was measured."""
-ROUNDS, LEAST_ROUNDS = 9, 3
+ROUNDS, MIN_ROUNDS = 9, 3
 """The highest number of alternating rounds of a group, and the least that counts."""
-HOPELESS = 3.0
+MAX_SLOWDOWN = 3.0
 """A kernel that takes so many times the fastest one's time in its first run is not measured further."""
-_SLOW_RUN = 10.0  # a first run of all kernels is expected to take so many times a run with the default ones
+_FIRST_RUN_FACTOR = (
+    10.0  # a first run of all kernels is expected to take so many times a run with the default ones
+)
 _REMEDIES = {Reason.TIMED_OUT: "Raise on_build."}
 _SHOWN = 6  # names of nodes in a text
 _log = logger("xpuruntime.session")
@@ -60,8 +62,10 @@ def tuned_program(compile_timed: CompileTimed, subject: TunedSubject, tune: Tune
     """Return the program whose kernels are chosen by times that are measured now, or that ``tune`` has. It records them. Raises as ``compile``."""
     record = tune.record
     if record is None:
-        if tune.anew:
-            _log.warning("native, model %s: kernels are measured anew: %s", subject.name, tune.anew)
+        if tune.remeasure_reason:
+            _log.warning(
+                "native, model %s: kernels are measured anew: %s", subject.name, tune.remeasure_reason
+            )
         name = f"measure: kernels of {subject.name}"
         record = trace.timed(name, _Measurement(compile_timed, subject, tune).record)
     program = compile_timed(None, KernelTimes.load(record["times"]))
@@ -97,21 +101,23 @@ class _Measurement:
 
     def record(self) -> dict[str, Any]:
         """Measure, and return the record as plain data."""
-        contest = Contest(self._compiled, self.subject.source, self.subject.device, self.subject.threads)
+        tunable = TunableProgram(
+            self._compiled, self.subject.source, self.subject.device, self.subject.threads
+        )
         began = time.monotonic()
         self.deadline = began + self.tune.seconds
-        contested = [k for k, words in contest.kernels.items() if len(words) > 1]
-        self._leave_demanded(contest, contested)
+        contested = [k for k, words in tunable.kernels.items() if len(words) > 1]
+        self._exclude_demanded(tunable, contested)
         open_calls = [k for k in contested if k not in self.unmeasured]
         if open_calls:
             with ExitStack() as stack:
-                self._measure(contest, open_calls, stack)
+                self._measure(tunable, open_calls, stack)
         samples = collected(self.rounds)
         measured = [k for k in open_calls if k not in self.unmeasured]
         rows = {k: samples[k] for k in measured}
-        nodes = contest.nodes()
+        nodes = tunable.nodes()
         times = KernelTimes(
-            contest.entry.plans[0].target,
+            tunable.entry.plans[0].target,
             self.subject.threads or 0,
             medians(rows),
             {**self.subject.facts, "model": self.subject.name},
@@ -144,10 +150,10 @@ class _Measurement:
         """Seconds that a compilation of another variant is expected to take."""
         return self.variant_s or self.first_s
 
-    def _leave_demanded(self, contest: Contest, contested: Sequence[str]) -> None:
+    def _exclude_demanded(self, tunable: TunableProgram, contested: Sequence[str]) -> None:
         """Leave out calls whose bits a policy demands to be equal in every build: times differ from build to build."""
         for call in contested:
-            demands = [d for k, d in contest.lock.demands.items() if call_of(k) == call]
+            demands = [d for k, d in tunable.lock.demands.items() if call_of(k) == call]
             if self.subject.invariant:
                 why = "batch_invariant demands one kernel for every batch, and times may choose another for each"
                 self.unmeasured[call] = Reason.FORBIDDEN, why
@@ -155,33 +161,33 @@ class _Measurement:
                 why = f"{demands[0]} demands equal bits in every build, and times may choose another kernel in each"
                 self.unmeasured[call] = Reason.FORBIDDEN, why
 
-    def _measure(self, contest: Contest, calls: Sequence[str], stack: ExitStack) -> None:
+    def _measure(self, tunable: TunableProgram, calls: Sequence[str], stack: ExitStack) -> None:
         """Measure groups of calls until all are measured or the time is spent."""
         try:
-            base = contest.open("default", contest.lock.kernels)
+            base = tunable.open("default", tunable.lock.kernels)
             stack.callback(base.close)
-            cost = self._costs(contest, base)
+            cost = self._costs(tunable, base)
         except XpuError as error:
             why = f"the program does not run on seeded inputs: {error.what}"
             self.unmeasured |= dict.fromkeys(calls, (Reason.RUN_FAILED, why))
             return
         waiting = sorted(calls, key=lambda call: -cost.get(call, 0.0))
         while waiting:
-            group = self._group(contest, waiting, cost)
+            group = self._group(tunable, waiting, cost)
             if not group:
                 break
             waiting = [call for call in waiting if call not in group]
-            self._measure_group(contest, group, base)
-            self._say(contest, group, len(waiting))
+            self._measure_group(tunable, group, base)
+            self._log_group(tunable, group, len(waiting))
         why = f"the bound of {self.tune.seconds:g} s leaves no time for it"
         self.unmeasured |= dict.fromkeys(waiting, (Reason.TIMED_OUT, why))
 
-    def _costs(self, contest: Contest, base: KernelVariant) -> dict[str, float]:
+    def _costs(self, tunable: TunableProgram, base: KernelVariant) -> dict[str, float]:
         """Return the time of all nodes with each call in a run with the default kernels."""
         began = time.monotonic()
         times = measured_round([base], 0, KernelVariant.call_times)
         self.round_s = time.monotonic() - began
-        keys = dict.fromkeys(k for k in contest.keys if k)
+        keys = dict.fromkeys(k for k in tunable.keys if k)
         cost: dict[str, float] = {}
         for call in map(call_of, keys):
             cost[call] = cost.get(call, 0.0) + sum(times.get(call, {}).values())
@@ -193,29 +199,29 @@ class _Measurement:
         """Seconds that are left, less those of the last compilation, with the chosen kernels."""
         return self.deadline - time.monotonic() - self.compiling_s
 
-    def _needed(self, contest: Contest, group: Sequence[str]) -> float:
+    def _needed(self, tunable: TunableProgram, group: Sequence[str]) -> float:
         """Return seconds for compiling the variants of a group, their first runs and the least number of rounds."""
-        variants = max((len(contest.kernels[call]) for call in group), default=1)
-        first = (variants - 1) * (self.compiling_s + _SLOW_RUN * self.run_s)
-        return first + LEAST_ROUNDS * variants * self.round_s
+        variants = max((len(tunable.kernels[call]) for call in group), default=1)
+        first = (variants - 1) * (self.compiling_s + _FIRST_RUN_FACTOR * self.run_s)
+        return first + MIN_ROUNDS * variants * self.round_s
 
-    def _group(self, contest: Contest, waiting: Sequence[str], cost: Mapping[str, float]) -> list[str]:
+    def _group(self, tunable: TunableProgram, waiting: Sequence[str], cost: Mapping[str, float]) -> list[str]:
         """Return the calls that are measured next: all, or the most expensive ones, or none if the time is spent."""
         left = self._left
-        if self._needed(contest, waiting) <= left / 2:
+        if self._needed(tunable, waiting) <= left / 2:
             return list(waiting)
         half, total = 0, 0.0
         while half < len(waiting) and total < sum(cost.get(c, 0.0) for c in waiting) / 2:
             total += cost.get(waiting[half], 0.0)
             half += 1
         groups = (waiting[: max(half, 1)], waiting[:1])
-        return next((list(group) for group in groups if self._needed(contest, group) <= left), [])
+        return next((list(group) for group in groups if self._needed(tunable, group) <= left), [])
 
-    def _measure_group(self, contest: Contest, group: Sequence[str], base: KernelVariant) -> None:
+    def _measure_group(self, tunable: TunableProgram, group: Sequence[str], base: KernelVariant) -> None:
         """Run every kernel of a group's calls once, then measure those that may be the fastest in alternating rounds."""
-        kernels = {call: list(contest.kernels[call]) for call in group}
+        kernels = {call: list(tunable.kernels[call]) for call in group}
         with ExitStack() as stack:
-            variants = self._opened(contest, kernels, base, stack)
+            variants = self._opened(tunable, kernels, base, stack)
             close = [call for call in kernels if call not in self.unmeasured]
             try:
                 probes = self._probed(kernels, variants)
@@ -224,7 +230,7 @@ class _Measurement:
                 if any(len(rest[call]) < len(kernels[call]) for call in close):
                     stack.close()
                     rest_of = {call: words for call, words in rest.items() if len(words) > 1}
-                    variants = self._opened(contest, rest_of, base, stack) if rest_of else []
+                    variants = self._opened(tunable, rest_of, base, stack) if rest_of else []
                 rounds = self._rounds([c for c in rest if len(rest[c]) > 1], variants)
             except XpuError as error:
                 why = f"a variant of the program fails on seeded inputs: {error.what}"
@@ -235,13 +241,17 @@ class _Measurement:
         self.rounds.append({c: {w: us for w, us in probes[c].items() if w not in rest[c] or len(rest[c]) < 2} for c in rest})  # fmt: skip
 
     def _opened(
-        self, contest: Contest, kernels: Mapping[str, Sequence[str]], base: KernelVariant, stack: ExitStack
+        self,
+        tunable: TunableProgram,
+        kernels: Mapping[str, Sequence[str]],
+        base: KernelVariant,
+        stack: ExitStack,
     ) -> list[KernelVariant]:
         """Return the variants in which the kernels of calls take turns. ``base`` is the first one if these begin with the default kernels."""
-        variants = [base] if all(words[0] == contest.default[call] for call, words in kernels.items()) else []
+        variants = [base] if all(words[0] == tunable.default[call] for call, words in kernels.items()) else []
         for index in range(len(variants), max(map(len, kernels.values()), default=1)):
             try:
-                variants.append(contest.open(str(index), contest.words(index, kernels)))
+                variants.append(tunable.open(str(index), tunable.words(index, kernels)))
                 stack.callback(variants[-1].close)
             except XpuError as error:  # a library that declines a call when it is opened
                 # Without the times of all kernels, none decides.
@@ -269,7 +279,7 @@ class _Measurement:
     def _contenders(self, call: str, words: Sequence[str], probe: Mapping[str, float]) -> list[str]:
         """Return the kernels of a call that may be the fastest, in their order."""
         fastest = min(probe.values())
-        return [w for w in words if probe[w] <= HOPELESS * fastest]
+        return [w for w in words if probe[w] <= MAX_SLOWDOWN * fastest]
 
     def _rounds(self, calls: Sequence[str], variants: Sequence[KernelVariant]) -> list[RoundTimes]:
         """Measure calls in alternating rounds while there is time."""
@@ -281,17 +291,17 @@ class _Measurement:
             times = measured_round(variants, index, KernelVariant.call_times)
             self.round_s = max(self.round_s, (time.monotonic() - began) / len(variants))
             rounds.append({call: times[call] for call in calls})
-        if calls and len(rounds) < LEAST_ROUNDS:
+        if calls and len(rounds) < MIN_ROUNDS:
             spent = f"the bound of {self.tune.seconds:g} s was spent"
-            why = f"{spent} after {len(rounds)} of {LEAST_ROUNDS} rounds"
+            why = f"{spent} after {len(rounds)} of {MIN_ROUNDS} rounds"
             for call in calls:
                 self.unmeasured.setdefault(call, (Reason.TIMED_OUT, why))
         return rounds
 
-    def _say(self, contest: Contest, group: Sequence[str], waiting: int) -> None:
+    def _log_group(self, tunable: TunableProgram, group: Sequence[str], waiting: int) -> None:
         _log.info(
             "tune %s: %d calls measured in %d variants; %d wait; %.1f s are left",
-            self.subject.name, len(group), max(len(contest.kernels[c]) for c in group), waiting, max(self._left, 0.0),
+            self.subject.name, len(group), max(len(tunable.kernels[c]) for c in group), waiting, max(self._left, 0.0),
         )  # fmt: skip
 
     def _decision(
@@ -312,8 +322,8 @@ class _Measurement:
             text = f"none of {len(names)} calls with several kernels was measured"
         else:
             text += f": {_shown([names[k] for k in measured])}"
-        if self.tune.anew:
-            text += f"; measured anew: {self.tune.anew}"
+        if self.tune.remeasure_reason:
+            text += f"; measured anew: {self.tune.remeasure_reason}"
         reasons: dict[tuple[Reason, str], list[str]] = {}
         for call, reason in self.unmeasured.items():
             reasons.setdefault(reason, []).append(names[call])

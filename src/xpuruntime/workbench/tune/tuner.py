@@ -30,9 +30,9 @@ from ...inference.native.executable import NativeExecutable
 from ...inference.native.model import sized_model
 from ...inference.partitioned.mixed_search import ROUNDS as SEARCHES
 from ...inference.session import InferenceSession
-from ...inference.tuning.contest import Contest, KernelVariant, call_of
 from ...inference.tuning.samples import collected, details_of, measured_round, medians
 from ...inference.tuning.timing import WHOLE, Sample, whole_runs
+from ...inference.tuning.tunable import KernelVariant, TunableProgram, call_of
 from ...numerics import compare_all, tolerance_for
 from ...policies import Policy
 from ...profiler.statistics import median_interval, paired_ratio
@@ -96,22 +96,22 @@ def tune(
         subject = _subject(session, opened, rounds, others) | ({"place": place} if regions else {})
         with Journal(path.with_name(f"{path.name}.journal"), subject) as journal:
             resumed = len(journal.rounds)
-            contests: list[_Contest] = []
+            tunables: list[_TunableModel] = []
 
             def write() -> KernelTimes:
-                times = _times(contests, journal, options, subject["facts"])
+                times = _times(tunables, journal, options, subject["facts"])
                 text = json.dumps(times.to_json(), indent=1, sort_keys=True)
                 write_atomic(path, text.encode() + b"\n")
                 return times
 
             tuner = _Tuner(journal, rounds, budget_s - journal.seconds, started, progress, write)
             for number, bucket in enumerate(opened):
-                contests.append(_Contest(number, session, bucket, options, others))
+                tunables.append(_TunableModel(number, session, bucket, options, others))
                 if regions:
-                    contests[-1].placements = Placements(
+                    tunables[-1].placements = Placements(
                         session.executable_model, bucket.shapes, dict(bucket.feeds), ("native", *others), place, bucket.executor.threads, policy, path
                     )  # fmt: skip
-                tuner.measure(contests[-1])
+                tuner.measure(tunables[-1])
             times = write()
             finished = tuner.finished
             if finished:
@@ -119,7 +119,7 @@ def tune(
         return TuneResult(
             path,
             times,
-            tuple(c for contest in contests for c in contest.tuned(journal)),
+            tuple(c for tunable in tunables for c in tunable.tuned(journal)),
             finished,
             resumed,
             len(journal.rounds) - resumed,
@@ -196,19 +196,19 @@ def _subject(
 class _EngineSide:
     """The model on another engine, opened for one bucket. Raises WrongResult if its outputs differ from the native engine's."""
 
-    def __init__(self, engine: str, contest: _Contest) -> None:
-        bucket, self.name = contest.bucket, engine
-        self.session = contest.options.on(engine).open(contest.session.model)
+    def __init__(self, engine: str, tunable: _TunableModel) -> None:
+        bucket, self.name = tunable.bucket, engine
+        self.session = tunable.options.on(engine).open(tunable.session.model)
         try:
             regions = [r.engine for r in self.session.plan.regions]
             if regions != [engine]:
                 raise InputError(
-                    f"tune {contest.session.model.name!r}", f"{engine} does not run the whole model",
+                    f"tune {tunable.session.model.name!r}", f"{engine} does not run the whole model",
                     got=", ".join(dict.fromkeys(regions)), do="Leave it out, or drop what places nodes elsewhere.",
                 )  # fmt: skip
             self.feeds = dict(bucket.feeds)
             outputs = self.session.executable.run(self.feeds)
-            _check_outputs(contest, engine, outputs)
+            _check_outputs(tunable, engine, outputs)
         except BaseException:
             self.session.close()
             raise
@@ -223,17 +223,17 @@ class _EngineSide:
         self.session.close()
 
 
-def _check_outputs(contest: _Contest, side: str, outputs: Sequence[Array]) -> None:
+def _check_outputs(tunable: _TunableModel, side: str, outputs: Sequence[Array]) -> None:
     """Raise WrongResult if outputs differ from the native engine's."""
     do = "Leave it out, or find the node: xpu bisect MODEL MODEL --engine-a native --engine-b ENGINE."
-    names = [s.name for s in contest.session.output_info]
-    reference = contest.session.executable.run(dict(contest.bucket.feeds))
-    precision = contest.session.plan.regions[0].precision
+    names = [s.name for s in tunable.session.output_info]
+    reference = tunable.session.executable.run(dict(tunable.bucket.feeds))
+    precision = tunable.session.plan.regions[0].precision
     tolerance = tolerance_for(DType.of(precision))
     for result in compare_all(names, outputs, reference, tolerance):
         if not result.ok:
             raise WrongResult(
-                f"tune {contest.session.model.name!r}", f"{side} and native give different outputs",
+                f"tune {tunable.session.model.name!r}", f"{side} and native give different outputs",
                 got=f"{result.name}: {result.reason or f'max|d|/max|ref| {result.max_rel:.3g}, tolerance {tolerance:g}'}", do=do,
             )  # fmt: skip
 
@@ -247,8 +247,8 @@ class _Side(Protocol):
 _S = TypeVar("_S", bound=Closeable)
 
 
-class _Contest:
-    """The contest of one bucket, with the journal's figures and the sides that are no variants of its program."""
+class _TunableModel:
+    """The tunable of one bucket, with the journal's figures and the sides that are no variants of its program."""
 
     def __init__(
         self,
@@ -260,7 +260,7 @@ class _Contest:
     ) -> None:
         self.number, self.bucket, self.session = number, bucket, session
         self.options, self.engines = options, engines
-        self.programs = Contest(
+        self.programs = TunableProgram(
             lambda words: recorded_lock(session.model, bucket.request, bucket.shapes, words),
             sized_model(session.model, bucket.shapes).weights,
             bucket.request.device,
@@ -320,48 +320,48 @@ class _Tuner:
     write: Callable[[], object]
     finished: bool = True
 
-    def measure(self, contest: _Contest) -> None:
+    def measure(self, tunable: _TunableModel) -> None:
         """Measure the rounds of a bucket that the journal does not have."""
-        programs = contest.programs
+        programs = tunable.programs
         variants = {str(v): programs.words(v) for v in range(programs.variants)}
-        self._stage(contest, "calls", _variants(contest, variants), KernelVariant.call_times)
+        self._stage(tunable, "calls", _variants(tunable, variants), KernelVariant.call_times)
         if not self.finished:
             return
-        fastest = contest.fastest(self.journal)
+        fastest = tunable.fastest(self.journal)
         sides = {"tuned": fastest, "default": dict(programs.lock.kernels)}
-        self._stage(contest, "runs", _variants(contest, sides), KernelVariant.run_times)
-        if not self.finished or not contest.engines:
+        self._stage(tunable, "runs", _variants(tunable, sides), KernelVariant.run_times)
+        if not self.finished or not tunable.engines:
             return
-        engines: list[Callable[[], _Side]] = [*_variants(contest, {"native": fastest})]
-        engines += [functools.partial(_EngineSide, e, contest) for e in contest.engines]
-        self._stage(contest, "engines", engines, _run_times)
-        if contest.placements is not None and self.finished:
+        engines: list[Callable[[], _Side]] = [*_variants(tunable, {"native": fastest})]
+        engines += [functools.partial(_EngineSide, e, tunable) for e in tunable.engines]
+        self._stage(tunable, "engines", engines, _run_times)
+        if tunable.placements is not None and self.finished:
             try:
-                self._place(contest, contest.placements)
+                self._place(tunable, tunable.placements)
             finally:
-                contest.placements.close()
+                tunable.placements.close()
 
-    def _place(self, contest: _Contest, placements: Placements) -> None:
+    def _place(self, tunable: _TunableModel, placements: Placements) -> None:
         """Search for mixes of engines, and measure the best ones next to the single engines."""
         self.write()  # the native engine's kernels for the stages below
         nodes = [functools.partial(EngineNodes, e, placements) for e in placements.engines]
-        self._stage(contest, "nodes", nodes, EngineNodes.times, NODE_ROUNDS)
+        self._stage(tunable, "nodes", nodes, EngineNodes.times, NODE_ROUNDS)
         for search in range(len(SEARCHES)):
             if not self.finished:
                 return
-            mixes = placements.proposed(self.journal, contest.number, search)
+            mixes = placements.proposed(self.journal, tunable.number, search)
             if not mixes:
                 break
             openers = [functools.partial(placements.opened, m) for m in mixes]
-            self._stage(contest, f"regions {search + 1}", openers, PlacedRuns.region_times, REGION_ROUNDS)
+            self._stage(tunable, f"regions {search + 1}", openers, PlacedRuns.region_times, REGION_ROUNDS)
         if self.finished:
-            names = [*placements.engines, *placements.best(self.journal, contest.number)]
-            sides = [functools.partial(_checked, contest, placements, name) for name in names]
-            self._stage(contest, "mixes", sides, PlacedRuns.run_times)
+            names = [*placements.engines, *placements.best(self.journal, tunable.number)]
+            sides = [functools.partial(_checked, tunable, placements, name) for name in names]
+            self._stage(tunable, "mixes", sides, PlacedRuns.run_times)
 
     def _stage(
         self,
-        contest: _Contest,
+        tunable: _TunableModel,
         stage: str,
         openers: Sequence[Callable[[], _S | None]],
         measure: Callable[[_S], Iterator[Sample]],
@@ -369,7 +369,7 @@ class _Tuner:
     ) -> None:
         """Measure the missing rounds of a stage. openers: open each of its sides; None is left out. most: the highest number of rounds."""
         rounds = min(self.rounds, most or self.rounds)
-        first = len(self.journal.done(contest.number, stage))
+        first = len(self.journal.done(tunable.number, stage))
         if first >= rounds:
             return
         if self._spent():
@@ -387,9 +387,9 @@ class _Tuner:
                     return
                 began = time.monotonic()
                 times = measured_round(variants, index, measure)
-                self.journal.add(Round(contest.number, stage, index, time.monotonic() - began, times))
+                self.journal.add(Round(tunable.number, stage, index, time.monotonic() - began, times))
                 what = STAGES[stage]
-                sizes = f" for {bucket_text(contest.bucket.shapes)}" if contest.bucket.shapes else ""
+                sizes = f" for {bucket_text(tunable.bucket.shapes)}" if tunable.bucket.shapes else ""
                 self.progress(f"{what}{sizes}: round {index + 1} of {rounds}")
 
     def _spent(self) -> bool:
@@ -400,12 +400,12 @@ def _run_times(side: _Side) -> Iterator[Sample]:
     return side.run_times()
 
 
-def _checked(contest: _Contest, placements: Placements, name: str) -> PlacedRuns | None:
+def _checked(tunable: _TunableModel, placements: Placements, name: str) -> PlacedRuns | None:
     """Open a placement, and check its outputs. Raises WrongResult."""
     side = placements.opened(name)
     if side is not None:
         try:
-            _check_outputs(contest, name, side.loaded.executable.run(side.feeds))
+            _check_outputs(tunable, name, side.loaded.executable.run(side.feeds))
         except BaseException:
             side.close()
             raise
@@ -413,35 +413,35 @@ def _checked(contest: _Contest, placements: Placements, name: str) -> PlacedRuns
 
 
 def _variants(
-    contest: _Contest, kernels: Mapping[str, Mapping[str, str]]
+    tunable: _TunableModel, kernels: Mapping[str, Mapping[str, str]]
 ) -> list[Callable[[], KernelVariant]]:
     """Return functions that open the model with these kernels, by the variant's name."""
-    return [functools.partial(contest.programs.open, name, words) for name, words in kernels.items()]
+    return [functools.partial(tunable.programs.open, name, words) for name, words in kernels.items()]
 
 
 def _times(
-    contests: Sequence[_Contest], journal: Journal, options: SessionOptions, facts: Mapping[str, str]
+    tunables: Sequence[_TunableModel], journal: Journal, options: SessionOptions, facts: Mapping[str, str]
 ) -> KernelTimes:
     """Return the content of the file."""
     calls: dict[str, dict[str, float]] = {}
     details: dict[str, CallDetail] = {}
     runs = []
     engines: list[EngineTimes] = []
-    for contest in contests:
-        samples = contest.samples(journal)
+    for tunable in tunables:
+        samples = tunable.samples(journal)
         calls |= medians(samples)
-        details |= details_of(samples, contest.programs.nodes())
-        whole = [r.times_us[WHOLE] for r in journal.done(contest.number, "runs")]
+        details |= details_of(samples, tunable.programs.nodes())
+        whole = [r.times_us[WHOLE] for r in journal.done(tunable.number, "runs")]
         if whole:
             tuned, default = (float(np.median([w[side] for w in whole])) for side in ("tuned", "default"))
-            predicted = contest.predicted(journal, contest.fastest(journal))
+            predicted = tunable.predicted(journal, tunable.fastest(journal))
             if predicted > 0:
-                runs.append(MeasuredRun(contest.bucket.shapes, predicted, tuned, default, len(whole)))
-        if rows := [r.times_us[WHOLE] for r in journal.done(contest.number, "engines")]:
-            engines.append(_engine_times(contest, rows))
-    found = [c.placements.result(journal, c.number) for c in contests if c.placements is not None]
+                runs.append(MeasuredRun(tunable.bucket.shapes, predicted, tuned, default, len(whole)))
+        if rows := [r.times_us[WHOLE] for r in journal.done(tunable.number, "engines")]:
+            engines.append(_engine_times(tunable, rows))
+    found = [c.placements.result(journal, c.number) for c in tunables if c.placements is not None]
     placements = tuple(p for p in found if p is not None)
-    first = contests[0]
+    first = tunables[0]
     target = first.programs.entry.plans[0].target
     return KernelTimes(
         target,
@@ -455,13 +455,13 @@ def _times(
     )
 
 
-def _engine_times(contest: _Contest, rows: Sequence[Mapping[str, float]]) -> EngineTimes:
+def _engine_times(tunable: _TunableModel, rows: Sequence[Mapping[str, float]]) -> EngineTimes:
     """Return the medians of whole runs. rows: microseconds by engine, one for each finished round."""
-    samples = {name: [row[name] for row in rows] for name in ("native", *contest.engines)}
+    samples = {name: [row[name] for row in rows] for name in ("native", *tunable.engines)}
     intervals = {n: median_interval(us) for n, us in samples.items() if len(us) >= 6}
     return EngineTimes(
-        contest.session.executable_model.digest,
-        contest.bucket.shapes,
+        tunable.session.executable_model.digest,
+        tunable.bucket.shapes,
         {n: float(np.median(us)) for n, us in samples.items()},
         {n: lookup(n).version() or "" for n in samples},
         {n: (i.low, i.high) for n, i in intervals.items()},

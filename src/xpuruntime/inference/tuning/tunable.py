@@ -25,9 +25,9 @@ from ..execution.contexts import DEADLINES
 from ..execution.seeded_inputs import sample_feeds
 from .timing import Sample, repeats, whole_runs
 
-__all__ = ["CompileWith", "Contest", "KernelVariant", "call_of"]
+__all__ = ["CompileWith", "KernelVariant", "TunableProgram", "call_of"]
 
-_SHORT = 0.05  # a run that takes less of its limit is repeated
+_SHORT_RUN = 0.05  # a run that takes less of its limit is repeated
 CompileWith = Callable[[Mapping[str, str] | None], tuple[CompiledProgram, KernelLock]]
 """Compiles the program with the given kernel of each call, or chooses kernels and records them."""
 
@@ -71,7 +71,7 @@ class KernelVariant:
         began = time.monotonic()
         for _ in range(2):
             times = self._probe(max(seconds - (time.monotonic() - began), 1e-3)) or times
-            if time.monotonic() - began > _SHORT * seconds:
+            if time.monotonic() - began > _SHORT_RUN * seconds:
                 break
         return times
 
@@ -109,7 +109,7 @@ class KernelVariant:
         self.executor.close()
 
 
-class Contest:
+class TunableProgram:
     """The calls of a program with the kernels that a measurement may choose. ``open`` returns the program with other kernels.
 
     source: the model's arrays by name. feeds: inputs by name; seeded ones by default.
@@ -163,10 +163,10 @@ class Contest:
 
     def nodes(self) -> dict[str, tuple[str, tuple[str, ...]]]:
         """Return op and model nodes of each call."""
-        found: dict[str, tuple[str, dict[str, None]]] = {}
+        nodes: dict[str, tuple[str, dict[str, None]]] = {}
         for key, stage in zip(self.keys, self.stages, strict=True):
             if key:
-                found.setdefault(call_of(key), ("+".join(stage.ops), {}))[1].update(
+                nodes.setdefault(call_of(key), ("+".join(stage.ops), {}))[1].update(
                     dict.fromkeys(stage.nodes)
                 )
-        return {key: (op, tuple(names)) for key, (op, names) in found.items()}
+        return {key: (op, tuple(names)) for key, (op, names) in nodes.items()}
