@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 
 import xpuruntime as xrt
+from xpuruntime.arguments import check_several
 from xpuruntime.errors import InputError, InternalError, XpuError
 from xpuruntime.frontends.onnx_writer import to_onnx
 from xpuruntime.inference.verify_kernel import verify_kernel
 from xpuruntime.ir import Graph, GraphBuilder
+from xpuruntime.kernels.user.kernel import checked as registered
 
 WEIGHTS = {"w": np.eye(8, dtype=np.float32)}
 X = np.ones((4, 8), np.float32)
@@ -94,8 +96,35 @@ def test_executor_and_weights(program: xrt.CompiledProgram) -> None:
     refused(lambda value: xrt.load_weights(WEIGHTS, program, on_progress=value), (5, "abc", [1]), least=3)
 
 
+def test_integers_of_other_types_are_counts(program: xrt.CompiledProgram) -> None:
+    executor = xrt.Executor(program, threads=np.int64(2), contexts=np.uint8(1))  # type: ignore[arg-type]
+    assert (executor.threads, type(executor.threads)) == (2, int)
+    model = to_onnx(GRAPH, WEIGHTS)
+    one: Any = np.array(1)
+    session = xrt.InferenceSession(model, engine="onnxruntime", device="cpu", threads=one, contexts=one)
+    assert np.allclose(session.run(None, {"x": X})[0], 1 / 8)
+    want = xrt.ops.layer_norm(X, normalized_shape=8)
+    assert np.array_equal(xrt.ops.layer_norm(X, normalized_shape=[np.int32(8)]), want)
+
+
+def test_a_file_of_a_program_is_not_a_program() -> None:
+    with pytest.raises(InputError, match=r"CompiledProgram\.load\(path\)"):
+        xrt.Executor("a.npubin")  # type: ignore[arg-type]
+
+
+def test_any_iterable_but_text_holds_several(session: xrt.InferenceSession) -> None:
+    for names in ({"y"}, {"y": 1}.keys(), np.array(["y"]), iter(("y",))):
+        assert len(session.run(names, {"x": X})) == 1  # type: ignore[arg-type]
+    for others in ({"onnxruntime"}, {"onnxruntime": 1}.keys(), iter(("onnxruntime",))):
+        assert xrt.partition(GRAPH, others=others).regions  # type: ignore[arg-type]
+    for several in ("y", b"y", np.array("y"), 5):
+        with pytest.raises(InputError, match="must be several names"):
+            check_several("run", "names", several, "several names", "Give a list.")
+    assert registered("k", {"linear"}, "cpu") == ("matmul/k", ("linear",))  # type: ignore[arg-type]
+
+
 def test_inputs_and_outputs_of_a_session(session: xrt.InferenceSession) -> None:
-    refused(lambda value: session.run(value, {"x": X}), (5, 2.5, {"y": 1}, np.ones(3)), least=4)
+    refused(lambda value: session.run(value, {"x": X}), (5, 2.5, {"x": X}, np.ones(3)), least=4)
     refused(session.run_with_iobinding, (None, 5, "a"), least=3)
     assert (
         len(session.run(None, {"x": X}))
@@ -108,6 +137,11 @@ def test_a_store_is_a_folder() -> None:
     refused(xrt.Store, (5, 2.5, b"x", [1], "a\0b"), least=5)
     model = to_onnx(GRAPH, WEIGHTS)
     refused(lambda value: xrt.InferenceSession(model, cache_dir=value), (5, b"x", "a\0b"), least=3)
+
+
+def test_the_error_of_a_nul_character_names_it() -> None:
+    with pytest.raises(InputError, match="contains a NUL character"):
+        xrt.Store("a\0b")
 
 
 def test_dag_executor(dag: xrt.DAGExecutor) -> None:
@@ -130,7 +164,7 @@ def test_kernels_and_ops() -> None:
 def test_a_recording_that_cannot_begin_leaves_none_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     from xpuruntime.profiler import nvtx
 
-    for capacity in (None, 0, -1, "a", True):
+    for capacity in (None, 0, -1, "a", True, 1 << 62, 1 << 70):
         with pytest.raises(InputError, match="capacity must be"), xrt.profile(capacity=capacity):  # type: ignore[arg-type]
             pass
     monkeypatch.setattr(nvtx, "enable", lambda: 1 / 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
@@ -12,14 +13,20 @@ from support.onnx_models import small_classifier
 
 import xpuruntime as xrt
 from xpuruntime.decisions import Support
-from xpuruntime.engines import ENGINES
+from xpuruntime.engines import ENGINES, lookup
+from xpuruntime.errors import PolicyError, UnavailableError
+from xpuruntime.inference.partitioned.mixed import _on_device
 from xpuruntime.plugins.loader import EnginePlugin
-from xpuruntime.protocols import Artifact, Evidence
+from xpuruntime.protocols import Artifact, DeviceFact, Evidence
+from xpuruntime.targets import DeviceId
 
 NAME = "acme"
 PLUGIN = EnginePlugin(
     NAME, "Acme", (), (), "json", "", ("0", "9"), ("onnx",), "acme_of_the_test", compiles_in_build=False
 )
+
+
+PROVIDERS = pytest.importorskip("onnxruntime").get_available_providers()
 
 
 class Remote:
@@ -121,6 +128,101 @@ def opened(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Any:
 
 def feeds(session: xrt.InferenceSession) -> dict[str, np.ndarray]:
     return {s.name: np.zeros([int(d) for d in s.shape], np.float32) for s in session.input_info}
+
+
+@pytest.mark.parametrize(
+    ("says", "listed", "where"),
+    [
+        (None, "cuda", "acme on cuda:0"),
+        (None, "npu", "acme"),
+        (False, "cuda", "acme"),
+        (True, "npu", "acme on cuda:0"),
+    ],
+)
+def test_regions_are_on_the_gpu_if_the_engine_has_one(
+    says: bool | None, listed: str, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = ModuleType(PLUGIN.entry)
+    fact = DeviceFact(DeviceId(listed), "a device", Support.yes())
+    engine.__dict__.update(devices=lambda: (fact,), PLUGIN=replace(PLUGIN, cuda=says))
+    monkeypatch.setitem(sys.modules, PLUGIN.entry, engine)
+    monkeypatch.setitem(ENGINES, NAME, f"{PLUGIN.entry}:PLUGIN")
+    assert _on_device(NAME, DeviceId("cuda")) == where
+    assert _on_device(NAME, DeviceId("cpu")) == NAME
+
+
+STREAM = xrt.ExecutionPolicy(
+    engine="onnxruntime",
+    target="cuda",
+    allow_fallback=["cpu"],
+    engine_options={"onnxruntime": {"stream": "own"}},
+)
+
+
+@pytest.mark.skipif("CUDAExecutionProvider" in PROVIDERS, reason="nothing falls back")
+def test_an_option_of_another_device_is_ignored_on_a_fallback(tmp_path: Any) -> None:
+    model = small_classifier(batch=2)
+    with xrt.InferenceSession(model, exec_policy=STREAM, cache_dir=tmp_path) as session:
+        (decision,) = (d for d in session.plan.decisions if d.question == "engine")
+        assert decision.chosen is not None
+        assert decision.chosen.name == "onnxruntime on cpu"
+        assert decision.chosen.facts["options_ignored"] == {"stream": ["cuda", "gpu", "auto"]}
+    for named in ("cpu", "cuda"):
+        with pytest.raises((PolicyError, UnavailableError)):
+            xrt.InferenceSession(
+                model, exec_policy=replace(STREAM, target=named, allow_fallback=None), cache_dir=tmp_path
+            )
+
+
+def test_an_option_of_another_device_is_ignored_in_a_region_of_the_host(tmp_path: Any) -> None:
+    policy = replace(
+        STREAM, target="cpu", allow_fallback=None, engine="native", place={"softmax": "onnxruntime"}
+    )
+    with xrt.InferenceSession(small_classifier(batch=2), exec_policy=policy, cache_dir=tmp_path) as session:
+        session.run(feeds(session))
+        notes = [n for e in session.receipt().evidence.values() for n in e.notes]
+    assert any("options of other devices are ignored: 'stream' (for cuda, gpu, auto)" in n for n in notes)
+
+
+@pytest.mark.parametrize(("says", "loads"), [(False, 0), (None, 1)])
+def test_memory_that_cannot_be_limited_is_refused(
+    says: bool | None, loads: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    engine, loaded = ModuleType(PLUGIN.entry), []
+
+    def load(artifact: Any, model: Any, request: Any) -> Plain:
+        loaded.append(model)
+        return Plain(model)
+
+    engine.__dict__.update(
+        version=lambda: "1",
+        devices=lambda: (),
+        supports=lambda model, request: Support.yes(),
+        fingerprint=lambda request: {},
+        build=lambda model, request: Artifact(NAME, b"", False),
+        load=load,
+        PLUGIN=replace(PLUGIN, holds_memory=says),
+    )
+    monkeypatch.setitem(sys.modules, PLUGIN.entry, engine)
+    monkeypatch.setitem(ENGINES, NAME, f"{PLUGIN.entry}:PLUGIN")
+    policy = xrt.ExecutionPolicy(self_check="off", memory_bytes=1 << 30)
+    with pytest.raises(PolicyError, match="memory_bytes cannot be enforced"):
+        xrt.InferenceSession(
+            small_classifier(batch=2), device="cpu", engine=NAME, exec_policy=policy, cache_dir=tmp_path
+        )
+    assert len(loaded) == loads
+
+
+def test_built_in_engines_say_what_they_have() -> None:
+    """Otherwise a vendor's package would be imported, or a model built, only to ask."""
+    said = {name: (lookup(name).cuda, lookup(name).holds_memory) for name in ENGINES}
+    assert said == {
+        "onnxruntime": (True, False),
+        "openvino": (False, False),
+        "tensorrt": (True, False),
+        "qnn": (False, False),
+        "native": (True, True),
+    }
 
 
 def test_tensors_of_a_device_stay_there(opened: Any) -> None:

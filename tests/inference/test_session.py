@@ -331,7 +331,7 @@ class TestPolicySources:
 
     @pytest.mark.parametrize("threads", [0, -1, True, "2"])
     def test_threads_must_be_a_positive_integer(self, threads, path) -> None:
-        with pytest.raises(PolicyError, match="threads must be a positive integer"):
+        with pytest.raises(InputError, match=r"threads must be (a whole number|at least 1)"):
             xrt.InferenceSession(path, threads=threads, **CPU)
 
     def test_static_shape_needs_sizes(self, path) -> None:

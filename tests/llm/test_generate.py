@@ -175,6 +175,8 @@ def test_a_batch_of_prompts_of_different_lengths_is_each_of_them_alone(pair: tup
     prompts = [prompt(n, seed=n) for n in (1, 17, 60)]
     together = ours.generate_batch(prompts, max_new_tokens=10)
     assert together == [ours.generate(p, max_new_tokens=10) for p in prompts]
+    rows = np.stack([prompt(9, seed=n) for n in (1, 2)])
+    assert ours.generate_batch(rows, max_new_tokens=3) == ours.generate_batch([*rows], max_new_tokens=3)
 
 
 @pytest.mark.sampled(1)

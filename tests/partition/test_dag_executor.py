@@ -15,7 +15,7 @@ from xpuruntime.compiler import compile as compile_graph
 from xpuruntime.compiler.partition.partitioner import is_op_supported, partition
 from xpuruntime.compiler.partition.support import call_of
 from xpuruntime.decisions import Reason
-from xpuruntime.errors import EngineUnavailable, InputError, PolicyError, RunError
+from xpuruntime.errors import EngineUnavailable, InputError, RunError
 from xpuruntime.inference.partitioned import region_runners, regions
 from xpuruntime.inference.partitioned.dag_executor import DAGExecutor
 from xpuruntime.ir import Graph, GraphBuilder, interp
@@ -366,5 +366,5 @@ def test_arguments_of_another_kind_are_refused(name: str, value: Any, what: str)
 
 @pytest.mark.parametrize("parallel", ["yes", 0, True, 2.5])
 def test_the_number_of_regions_at_once_is_a_count(parallel: Any) -> None:
-    with pytest.raises(PolicyError, match="parallel must be a positive integer"):
+    with pytest.raises(InputError, match=r"parallel must be (a whole number|at least 1)"):
         DAGExecutor(partition(diamond()), parallel=parallel)

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from xpuruntime.errors import PluginError
 from xpuruntime.faults import as_error
 from xpuruntime.plugins.packages import EXTRAS, missing_package
+from xpuruntime.plugins.vendor_imports import vendor
 
 ROOT = Path(__file__).parents[2]
 
@@ -54,7 +56,46 @@ def test_only_an_absent_package_is_one() -> None:
     assert missing_package(ModuleNotFoundError("no", name="numpy.no_such_part"), "x") is None
     assert missing_package(ModuleNotFoundError("no", name="xpuruntime.no_such_part"), "x") is None
     error = as_error(ModuleNotFoundError("no", name="no_such_package.part"), "x")
-    assert str(error).endswith("'no_such_package', which is not installed. Run: pip install no_such_package")
+    assert str(error).endswith(
+        "'no_such_package', which is not installed. Install the package that provides it."
+    )
+
+
+def test_only_known_packages_have_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A distribution may have another name than its import, and the guessed name may be another project's."""
+    monkeypatch.setattr("xpuruntime.plugins.packages.importable", lambda _: False)
+    commands = {
+        "cv2": "Install",
+        "sklearn": "Install",
+        "yaml": "pip install pyyaml",
+        "transformers": "pip install transf",
+    }
+    for name, command in commands.items():
+        error = missing_package(ModuleNotFoundError("no", name=name), "x")
+        assert error is not None
+        assert command in error.do
+        assert "pip" in command or "pip" not in error.do
+
+
+@pytest.mark.parametrize(("distributions", "do"), [
+    (["acme-gpu"], "Reinstall it: pip install --force-reinstall acme-gpu"),
+    (["acme-gpu", "acme"], "Several packages provide it: acme, acme-gpu. Uninstall them all, and install one."),
+    ([], "Reinstall it: pip install --force-reinstall acme"),
+])  # fmt: skip
+def test_the_installed_distribution_of_a_broken_package_is_named(
+    distributions: list[str], do: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "acme").mkdir()
+    (tmp_path / "acme" / "__init__.py").write_text("raise OSError('no library')")
+    for name in distributions:
+        folder = tmp_path / f"{name.replace('-', '_')}-1.0.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        (folder / "top_level.txt").write_text("acme\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(PluginError, match="no library") as caught:
+        vendor("acme")
+    assert caught.value.do == do
 
 
 @pytest.fixture(scope="module")

@@ -151,4 +151,6 @@ def test_pinned_arrays_are_of_devices_that_have_them() -> None:
         empty_pinned((2**40, 2**40))
     with pytest.raises(InputError, match="text or of types below a byte; got string"):
         empty_pinned(3, "str")
+    with pytest.raises(InputError, match="more bytes than a process can have"):
+        MemoryPool("cpu").allocate((2**40, 2**40))
     assert MemoryPool("cpu").allocate((np.int64(2), 3)).shape == (2, 3)

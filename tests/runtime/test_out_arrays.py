@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import xpuruntime as xrt
-from xpuruntime.errors import InputError, PolicyError
+from xpuruntime.errors import InputError
 from xpuruntime.ir import Graph, GraphBuilder
 from xpuruntime.runtime import DeviceBuffer, Executor
 from xpuruntime.runtime.memory.overlap import first_overlap
@@ -147,13 +147,13 @@ def test_ranges_are_told_apart_by_their_first_and_last_byte() -> None:
 
 @pytest.mark.parametrize("contexts", [65_537, 10**6, 2**31, 2**70])
 def test_more_contexts_than_there_can_be_are_refused(contexts: int) -> None:
-    with pytest.raises(InputError, match="cannot have this number of contexts"):
+    with pytest.raises(InputError, match="contexts must be at most"):
         Executor(xrt.compile(graph()), contexts=contexts)
 
 
 @pytest.mark.parametrize("contexts", [65_537, 2**70])
 def test_more_contexts_of_a_session_than_there_can_be_are_refused(contexts: int) -> None:
-    with pytest.raises(PolicyError, match="contexts must be a positive integer"):
+    with pytest.raises(InputError, match="contexts must be at most 1024"):
         xrt.InferenceSession(onnx_model(), engine="native", contexts=contexts)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..arguments import check_argument
+from ..arguments import check_several
 from ..engines.onnxruntime.providers import BY_NAME_ONLY, PROVIDER_DEVICES
 from ..errors import InputError, PolicyError
 from ..policies import ExecutionPolicy
@@ -56,7 +56,7 @@ def pick(outputs: Mapping[str, Any], names: Sequence[str] | None, run_options: A
     if names is None:
         return list(outputs.values())
     do = f"Give a list such as {list(outputs)[:1]}, or None for all."
-    check_argument(who, "output names", names, list | tuple, "a list of names", do)
+    names = check_several(who, "output names", names, "several names", do)
     if not names:
         return list(outputs.values())
     for name in names:

@@ -91,7 +91,7 @@ class InferenceSession:
 
     Raises
     ------
-    ModelError, PolicyError, UnavailableError (with its Decision; LockError with the changes), BuildError (BuildTimeout after the policy's ``compile_timeout_s``),
+    ModelError, InputError, PolicyError, UnavailableError (with its Decision; LockError with the changes), BuildError (BuildTimeout after the policy's ``compile_timeout_s``),
     StrictError, StoreError.
 
     A session may be used by several threads at once. A run that exceeds the policy's ``run_timeout_s`` is stopped. Close the session, or use it as a

@@ -23,7 +23,7 @@ from typing import Any, TypeVar, overload
 
 import numpy as np
 
-from ..arguments import check_argument, check_count
+from ..arguments import check_argument, check_count, check_several
 from ..compiler.resolve import resolve_target
 from ..errors import (
     InputError,
@@ -107,9 +107,8 @@ class Generator:
             check_argument(
                 "Generator", "on_progress", on_progress, Callable, "a function", "Give a function of text."
             )
-        for name, count in (("batch", batch), ("threads", threads)):
-            if count is not None:
-                check_count("Generator", name, count)
+        batch = check_count("Generator", "batch", batch)
+        threads = None if threads is None else check_count("Generator", "threads", threads)
         say = on_progress or _silent
         self.checkpoint = _sized(open_checkpoint(model), source_capacity)
         self.config = config = self.checkpoint.config
@@ -256,7 +255,7 @@ class Generator:
         prompt up to rounding; ``BatchGenerator`` with ``batch_invariant`` gives equal bits. Words are those of ``generate``.
         """
         do = "Give a list of texts, or of lists of tokens."
-        check_argument("generate_batch", "prompts", prompts, list | tuple, "a list of prompts", do)
+        prompts = check_several("generate_batch", "prompts", prompts, "several prompts", do)
         options = self._options(words)
         return self._answers([self._texts.source(p) for p in prompts], None, options)
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import functools
 import importlib
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..decisions import Reason, Support
@@ -33,7 +33,11 @@ class EnginePlugin:
     compiles_in_build: True if ``build`` does the slow work; False if the artifact is empty and ``load`` compiles.
     devices:  dotted name of a module with only ``devices`` and ``version``, which imports less than ``entry``; "" for ``entry`` itself.
     chooses_kernels: True if a KernelPolicy can choose its kernels and so is part of its requests.
-    cuda:     True if it has CUDA devices; others run the regions of a mix on a GPU's host.
+    cuda:     True if it has CUDA devices; others run the regions of a mix on a GPU's host. None asks its function ``devices``.
+    holds_memory: False if none of its executables is a ``HoldsMemory``, so that a session with ``memory_bytes`` builds nothing. None asks
+              the loaded executable.
+    device_options: kinds of devices by the name of a vendor option that is for them alone. A session ignores it on a device that the user
+              did not name: a fallback, or the host in a mix.
     """
 
     name: str
@@ -48,7 +52,9 @@ class EnginePlugin:
     chooses_kernels: bool = False
     compiles_in_build: bool = True
     devices: str = ""
-    cuda: bool = False
+    cuda: bool | None = None
+    holds_memory: bool | None = None
+    device_options: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def installed(self) -> Support:
         """Tell if the vendor's package is installed in a supported version, without importing it."""
@@ -71,6 +77,12 @@ class EnginePlugin:
     def version(self) -> str | None:
         """Return the version of the vendor's distribution, or None if no distribution is installed."""
         return next((v for v in map(package_version, self.package) if v), None)
+
+    def has_cuda(self) -> bool:
+        """Tell if the engine has CUDA devices, as the plug-in says, else as ``devices`` does. Raise EngineUnavailable as ``load``."""
+        if self.cuda is None and self.installed():
+            return any(fact.device.kind == "cuda" for fact in self.load_devices().devices())
+        return bool(self.cuda)
 
     def load(self) -> Any:
         """Import the engine's module (``protocols.Engine``), which may import the vendor's package. Raises EngineUnavailable if the module

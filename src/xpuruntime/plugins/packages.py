@@ -23,8 +23,17 @@ EXTRAS: Mapping[str, str] = {
     "matplotlib": "report",
 }
 """The extra that installs a package, by its import name."""
-_DISTRIBUTIONS: Mapping[str, str] = {"yaml": "pyyaml", "PIL": "pillow"}
-"""Distributions whose name differs from the import name."""
+_DISTRIBUTIONS: Mapping[str, str] = {
+    "yaml": "pyyaml",
+    "PIL": "pillow",
+    "onnx_ir": "onnx-ir",
+    "onnxscript": "onnxscript",
+    "polygraphy": "polygraphy",
+    "timm": "timm",
+    "torchvision": "torchvision",
+    "transformers": "transformers",
+}
+"""The distribution of other packages that xpuruntime imports, by the import name."""
 
 
 def importable(module: str) -> bool:
@@ -41,6 +50,8 @@ def missing_package(error: Exception, who: str) -> UnavailableError | None:
     if not name or name == __package__.partition(".")[0] or importable(name):
         return None
     extra = EXTRAS.get(name)
-    package = f"'xpuruntime[{extra}]'" if extra else _DISTRIBUTIONS.get(name, name)
-    what = f"needs the Python package {name!r}, which is not installed"
-    return UnavailableError(who, what, do=f"Run: pip install {package}")
+    package = f"'xpuruntime[{extra}]'" if extra else _DISTRIBUTIONS.get(name)
+    do = (
+        f"Run: pip install {package}" if package else "Install the package that provides it."
+    )  # its name may be another
+    return UnavailableError(who, f"needs the Python package {name!r}, which is not installed", do=do)

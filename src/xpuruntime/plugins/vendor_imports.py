@@ -37,11 +37,22 @@ def vendor(name: str) -> Any:
     return package
 
 
+def _distributions(package: str) -> list[str]:
+    """Return the installed distributions that provide an import name, such as ``onnxruntime-gpu``; the name itself without any."""
+    import importlib.metadata
+
+    providers = importlib.metadata.packages_distributions().get(package, ())
+    return sorted(set(providers)) or [package.replace("_", "-")]
+
+
 def _broken(name: str, error: Exception) -> PluginError:
     """Return the error of a package that is installed and whose import fails."""
     text = " ".join(f"{type(error).__name__}: {error}".split())[:300]
     package = name.partition(".")[0]
-    do = f"Reinstall it: pip install --force-reinstall {package.replace('_', '-')}"
+    installed = _distributions(package)
+    do = f"Reinstall it: pip install --force-reinstall {installed[0]}"
+    if len(installed) > 1:  # each wrote over the files of the others
+        do = f"Several packages provide it: {', '.join(installed)}. Uninstall them all, and install one."
     return PluginError(
         f"package {package}", "the package is installed but cannot be imported", got=text, do=do
     )

@@ -28,6 +28,7 @@ from .perfetto import perfetto_bytes
 __all__ = ["RING", "Profiler", "Trace", "TraceSpan", "mark", "profile", "timed"]
 
 RING: EventRing | None = None  # read on every run, so it is a plain global
+_MAX_EVENTS = 1 << 28  # of the core's ring
 _switch = threading.Lock()
 _Result = TypeVar("_Result")
 
@@ -114,7 +115,7 @@ def profile(*, capacity: int = 1 << 16, nvtx_ranges: bool = False) -> Iterator[T
     nvtx_ranges: also open an NVTX range per run, if the library is installed.
     """
     global RING
-    check_count("profile", "capacity", capacity)
+    capacity = check_count("profile", "capacity", capacity, 1, _MAX_EVENTS)
     trace, ring = Trace(), EventRing(capacity)
     with _switch:
         if RING is not None:

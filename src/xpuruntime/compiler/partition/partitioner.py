@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ...arguments import check_argument, check_names
+from ...arguments import check_argument, check_names, check_several
 from ...decisions import Candidate, Decision, Reason, Support
 from ...errors import DeviceUnavailable, EngineUnavailable
 from ...faults import contained, foreign
@@ -82,11 +82,11 @@ def partition(
     if engine is not None:
         check_argument("partition", "engine", engine, str, "a name", "Give 'native', or 'openvino on npu'.")
     if others is not None:
-        others = (others,) if isinstance(others, str) else others
         do = "Give ['onnxruntime', 'openvino']."
-        check_argument("partition", "others", others, list | tuple, "a list of engines", do)
+        others = (others,) if isinstance(others, str) else others
+        others = check_several("partition", "others", others, "several engines", do)
         for name in others:
-            check_argument("partition", "others", name, str, "a list of engines", do)
+            check_argument("partition", "others", name, str, "several engines", do)
     if place is not None:
         check_names("partition", "place", place, "engines")
     if costs is not None:

@@ -19,4 +19,5 @@ PLUGIN = EnginePlugin(
     devices="xpuruntime.inference.native.devices",
     chooses_kernels=True,
     cuda=True,
+    holds_memory=True,
 )

@@ -30,4 +30,6 @@ PLUGIN = EnginePlugin(
     entry="xpuruntime.engines.onnxruntime.engine",
     devices="xpuruntime.engines.onnxruntime.providers",
     cuda=True,
+    holds_memory=False,
+    device_options={"stream": ("cuda", "gpu", "auto")},
 )

@@ -17,4 +17,6 @@ PLUGIN = EnginePlugin(
     formats=("onnx", "openvino-ir"),
     entry="xpuruntime.engines.openvino.engine",
     devices="xpuruntime.engines.openvino.devices",
+    cuda=False,
+    holds_memory=False,
 )

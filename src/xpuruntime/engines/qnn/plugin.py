@@ -18,4 +18,6 @@ PLUGIN = EnginePlugin(
     formats=("onnx",),
     entry="xpuruntime.engines.qnn.engine",
     devices="xpuruntime.engines.qnn.library",
+    cuda=False,
+    holds_memory=False,
 )

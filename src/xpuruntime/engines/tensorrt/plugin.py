@@ -18,4 +18,5 @@ PLUGIN = EnginePlugin(
     entry="xpuruntime.engines.tensorrt.engine",
     devices="xpuruntime.engines.tensorrt.devices",
     cuda=True,
+    holds_memory=False,
 )

@@ -16,7 +16,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from ...errors import PolicyError, RunCancelled, RunError, RunTimeout
+from ...arguments import check_count
+from ...errors import RunCancelled, RunError, RunTimeout
 from ...faults import of_plugin
 from ...protocols import Array, Cancellable, Executable, RunContext, Stoppable
 from ...runtime.device import cpu
@@ -29,13 +30,10 @@ _MOST = 1024  # each may need a thread and an arena, and ``close`` visits each o
 
 
 def contexts_limit(limit: int | None) -> int:
-    """Return how many runs may be in progress. Raises PolicyError."""
+    """Return how many runs may be in progress. Raises InputError."""
     if limit is None:
         return cpu().usable_cores
-    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= _MOST:
-        do = f"Give 1 to {_MOST}."
-        raise PolicyError("session", "contexts must be a positive integer", got=repr(limit), do=do)
-    return limit
+    return check_count("session", "contexts", limit, 1, _MOST)
 
 
 class _Plain:

@@ -24,7 +24,6 @@ from ...runtime.execution.demands import broken_rule
 from ...targets import DeviceId
 from ...types import DType
 from ..models.programs import buckets_of
-from ..tuning.on_build import TunedSubject, tuned_program
 from .devices import devices, version
 from .executable import NativeExecutable
 from .explained_program import PlannedProgram
@@ -339,6 +338,11 @@ def _compiled(
             raise BuildError(f"native, model {model.name}", reason, got=f"sizes {sizes}", do=do)
         if request.tune is None or lock is not None:
             return compiled_graph(source.graph, request, lock, shapes, source.weights, times)
+        from ..tuning.on_build import (
+            TunedSubject,
+            tuned_program,
+        )  # imports the compiler, which devices() does without
+
         subject = TunedSubject(
             model.name, source.weights, request.device, request.threads, machine_facts(request.device),
             invariant=kernel_policy(request).demands_batch_invariance(),

@@ -13,7 +13,6 @@ from ...printable import logger
 from ...program.program import CompiledProgram
 from ...protocols import EngineRequest, ModelSource, ShapeStore
 from ...types import TensorSpec
-from ..tuning.on_build import record_of
 from .library_refusals import kernel_policy, without
 from .model import is_settled, native_model, sized_model
 
@@ -137,6 +136,8 @@ class Compiled:
         if request == self._request:
             raise refused  # a forced kernel would be declined again
         symbols = bind(native_model(self._model).graph.input_specs, shapes) if shapes else {}
+        from ..tuning.on_build import record_of  # imports the compiler, as the next program does
+
         try:
             measured = None if request.tune is None else replace(request.tune, record=record_of(program))
             program = self._compile_for(replace(request, tune=measured), symbols)

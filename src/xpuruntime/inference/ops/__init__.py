@@ -166,6 +166,4 @@ def _dims(op: str, shape: Sequence[int] | int | None) -> tuple[int, ...] | None:
     if shape is None:
         return None
     dims = shape if isinstance(shape, list | tuple) else (shape,)
-    for size in dims:
-        check_count(f"ops.{op}", "normalized_shape", size)
-    return tuple(dims)
+    return tuple(check_count(f"ops.{op}", "normalized_shape", size) for size in dims)

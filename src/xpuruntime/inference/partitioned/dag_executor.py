@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from ...arguments import check_argument, check_names
+from ...arguments import check_argument, check_count, check_names
 from ...compiler import compile as compile_graph
 from ...compiler.locked import KernelLock
 from ...compiler.partition.partitioner import PartitionPlan
@@ -47,7 +47,7 @@ from ...runtime.memory.buffer import DeviceBuffer
 from ...storage.store import Store
 from ...types import TensorSpec
 from ..execution.inputs import Feeds, on_a_device
-from ..selection.request import SessionRequest, positive_count, thread_count
+from ..selection.request import SessionRequest, thread_count
 from .dag_lock import DagLock, lock_of_dag, opened_lock
 from .dag_policy import backend_for, native_demands, region_backends, request_of, settled_demands
 from .dag_run import DagRun, Timer, Watch
@@ -97,7 +97,7 @@ class DAGExecutor:
         lock: Lock | Mapping[str, Any] | str | os.PathLike[str] | None = None,
     ) -> None:
         _check_kinds(plan, compile_fn=compile_fn, original=original, store=store, request=request)
-        parallel = None if parallel is None else positive_count(parallel, "parallel", "DAGExecutor")
+        parallel = None if parallel is None else check_count("DAGExecutor", "parallel", parallel)
         choosing = {"compile_fn": compile_fn, "threads": threads, "request": request, "policy": policy}
         opened = opened_lock(plan, lock, original, choosing)
         self.locked = opened if isinstance(opened, DagLock) else None

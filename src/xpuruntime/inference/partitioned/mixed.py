@@ -183,7 +183,7 @@ def _on_device(engine: str, device: DeviceId) -> str:
 
 def _has_cuda(engine: str) -> bool:
     try:
-        return lookup(engine).cuda
+        return lookup(engine).has_cuda()
     except EngineUnavailable:  # the interpreter, PyTorch's own ops, or an engine with its device
         return False
 

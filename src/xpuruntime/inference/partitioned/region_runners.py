@@ -27,7 +27,7 @@ from ...runtime.weights.load import load_weights
 from ...targets import DeviceId
 from ..native.evidence_rows import binaries_of, rows_of
 from ..native.executor_evidence import PROFILED_RUNS, timed_calls
-from ..selection.candidate import EngineCandidate, attempt
+from ..selection.candidate import EngineCandidate, attempt, ignored_text
 from .regions import RegionWork, Runner, Symbols, Values
 
 __all__ = ["RUNNERS", "EngineRunner", "InterpreterRunner", "NativeRunner", "TorchRunner", "runner_of"]
@@ -119,6 +119,9 @@ class EngineRunner(Runner):
         if isinstance(loaded, Candidate):
             raise BuildError(work.who, loaded.reason, got=loaded.code.value, do=loaded.do)
         self.version = loaded.version
+        note = ignored_text(loaded.facts)
+        if note and note not in self.notes:
+            self.notes = (*self.notes, note)
         executable: Executable = loaded.executable
         mine = not work.backend.core_is_host and device == work.backend.device
         self.on_device = mine and isinstance(executable, RunsTensors) and executable.on_device

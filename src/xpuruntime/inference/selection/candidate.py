@@ -53,7 +53,7 @@ from .request import SessionRequest, kernels_key
 from .vendor_options import met_by_options
 from .vendor_policy import vendor_refused
 
-__all__ = ["EngineCandidate", "LoadedEngine", "artifact_key", "attempt", "checked"]
+__all__ = ["EngineCandidate", "LoadedEngine", "artifact_key", "attempt", "checked", "ignored_text"]
 
 _log = logger("xpuruntime.session")
 
@@ -152,7 +152,12 @@ def _attempt(model: ModelSource, candidate: EngineCandidate, store: Store) -> Lo
     ):
         why = f"tune measures the kernels of the native engine, and {plugin.name} chooses its own"
         return Candidate(candidate.name, Reason.OPTION_UNKNOWN, why, "Drop tune, or name engine='native'.")
+    limited = candidate.request.execution.memory_bytes is not None
+    if limited and plugin.holds_memory is False:
+        return _without_memory_limit(candidate)
     kernels, options = candidate.request.kernels, candidate.options
+    ignored = _of_other_devices(candidate, plugin)
+    options = {name: value for name, value in options.items() if name not in ignored}
     met: dict[str, tuple[str, str]] = {}
     if not plugin.chooses_kernels:
         more, met = met_by_options(engine, candidate.device, kernels, options)
@@ -182,20 +187,40 @@ def _attempt(model: ModelSource, candidate: EngineCandidate, store: Store) -> Lo
         raise
     except BuildError as error:
         return Candidate(candidate.name, Reason.BUILD_FAILED, _what_and_got(error), error.do)
-    if candidate.request.execution.memory_bytes is not None and not isinstance(executable, HoldsMemory):
+    if limited and not isinstance(executable, HoldsMemory):
         executable.close()
-        why = "memory_bytes cannot be enforced: the engine allocates memory itself"
-        return Candidate(
-            candidate.name, Reason.OPTION_UNKNOWN, why, "Drop memory_bytes, or name engine='native'."
-        )
+        return _without_memory_limit(candidate)
     own = source.quantized if integers else None
     precision = own or request.precision or source.precision
     if met:
         facts["kernels_by_option"] = {family: list(kernel) for family, kernel in met.items()}
+    if ignored:
+        facts["options_ignored"] = ignored
+        _log.warning("%s: %s", candidate.name, ignored_text(facts))
     checking = candidate.request.check is not None
     key = artifact_key(plugin.name, engine, source, request) if checking else {}
     loaded = LoadedEngine(candidate, source, executable, engine.version(), precision, note, facts, key)
     return checked(loaded, store) if plugin.name in _CHECKED else loaded
+
+
+def _of_other_devices(candidate: EngineCandidate, plugin: EnginePlugin) -> dict[str, list[str]]:
+    """Return the given options that are for other kinds of devices, with these kinds; none if the user named this device."""
+    if candidate.device == candidate.request.device:
+        return {}
+    kinds = {name: plugin.device_options.get(name, (candidate.device.kind,)) for name in candidate.options}
+    return {name: [*of] for name, of in kinds.items() if candidate.device.kind not in of}
+
+
+def ignored_text(facts: Mapping[str, Any]) -> str:
+    """Return which options an engine ignores on its device, as a note; empty without any."""
+    words = [f"{name!r} (for {', '.join(of)})" for name, of in facts.get("options_ignored", {}).items()]
+    return f"options of other devices are ignored: {', '.join(words)}" if words else ""
+
+
+def _without_memory_limit(candidate: EngineCandidate) -> Candidate:
+    why = "memory_bytes cannot be enforced: the engine allocates memory itself"
+    do = "Drop memory_bytes, or name engine='native'."
+    return Candidate(candidate.name, Reason.OPTION_UNKNOWN, why, do)
 
 
 def checked(loaded: LoadedEngine, store: Store) -> LoadedEngine | Candidate:

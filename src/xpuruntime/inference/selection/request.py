@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ... import env
+from ...arguments import check_count
 from ...engines import engine_names, lookup
 from ...errors import PolicyError
 from ...policies import ExecutionPolicy, KernelPolicy, Policy, Resolved, effective_policy, load_policy
@@ -25,7 +26,6 @@ __all__ = [
     "demanded_fields",
     "half",
     "kernels_key",
-    "positive_count",
     "session_request",
     "thread_count",
 ]
@@ -229,19 +229,12 @@ def _check_fp16(fp16: bool, precision: str | None) -> None:
         )
 
 
-def positive_count(value: object, name: str, who: str) -> int:
-    """Return an argument that counts something from 1. Raises PolicyError for another value."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise PolicyError(
-            who, f"{name} must be a positive integer", got=repr(value)[:80], do="Give 1 or more."
-        )
-    return value
-
-
 def thread_count(threads: int | None, who: str = "session") -> int:
-    """Return the number of CPU threads: the argument, else XPU_NUM_THREADS, else every usable core. Raises PolicyError."""
+    """Return the number of CPU threads: the argument, else XPU_NUM_THREADS, else every usable core. Raises InputError for another kind of
+    value, PolicyError for too many.
+    """
     if threads is not None:
-        count = positive_count(threads, "threads", who)
+        count = check_count(who, "threads", threads)
     else:
         count = env.get_int("XPU_NUM_THREADS") or cpu().usable_cores
     if count > MAX_THREADS:

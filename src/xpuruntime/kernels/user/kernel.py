@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-from ...arguments import check_argument
+from ...arguments import check_argument, check_several
 from ...codegen.target import CodegenTarget
 from ...decisions import Reason, Support
 from ...errors import KernelUnavailable
@@ -190,9 +190,10 @@ def named_digests(policy: KernelPolicy) -> dict[str, str]:
 
 def checked(name: str, ops: str | Sequence[str], kind: str) -> tuple[str, tuple[str, ...]]:
     """Return the full name (``family/word``) and the ops of a kernel to register. Raises KernelUnavailable."""
-    op_names = tuple(ops) if isinstance(ops, list | tuple) else (ops,)
+    words, do = "the name of an op, or several", "Give 'linear'."
+    op_names = (ops,) if isinstance(ops, str) else check_several("register_kernel", "op", ops, words, do)
     for op in op_names:
-        check_argument("register_kernel", "op", op, str, "the name of an op, or several", "Give 'linear'.")
+        check_argument("register_kernel", "op", op, str, words, do)
     who = f"kernel {name!r}"
     for op in op_names:
         if op not in OPS:

@@ -275,13 +275,13 @@ def mapping(
 
 
 def word_or_mapping(
-    entries: Callable[[object, FieldPath], MappingProxyType[str, Any]], words: Mapping[str, Any]
+    entries: Callable[[object, FieldPath], MappingProxyType[str, Any]], words: Mapping[str, Any], noun: str
 ) -> Callable[[object, FieldPath], MappingProxyType[str, Any]]:
     """Return a check for a mapping, or for one of its keys alone, which then has the value of ``words``."""
 
     def check(data: object, path: FieldPath) -> MappingProxyType[str, Any]:
         if isinstance(data, str):
-            key = word(words, "moment of measuring")(data, path)
+            key = word(words, noun)(data, path)
             return MappingProxyType({key: words[key]})
         return entries(data, path)
 

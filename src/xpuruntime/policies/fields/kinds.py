@@ -260,6 +260,7 @@ TUNE_KIND = FieldKind(
     checks.word_or_mapping(
         checks.mapping(checks.word(TUNE, "moment of measuring"), checks.bound, "moments to seconds"),
         dict.fromkeys(TUNE, TUNE_SECONDS),
+        "moment of measuring",
     ),
     {
         "anyOf": [

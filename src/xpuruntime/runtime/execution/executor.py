@@ -81,10 +81,10 @@ class Executor:
         arenas: _core.ArenaPool | None = None,
     ) -> None:
         who = "Executor"
-        check_argument(who, "program", program, CompiledProgram, "a CompiledProgram", "Give compile(graph).")
-        for name, count, least in (("threads", threads, 1), ("contexts", contexts, 0)):
-            if count is not None:
-                check_count(who, name, count, least)
+        do = "Give compile(graph), or CompiledProgram.load(path)."
+        check_argument(who, "program", program, CompiledProgram, "a CompiledProgram", do)
+        threads = None if threads is None else check_count(who, "threads", threads)
+        contexts = None if contexts is None else check_count(who, "contexts", contexts, 0, MAX_CONTEXTS)
         if states is not None:
             check_argument(
                 who, "states", states, States, "States", "Give those of another Executor: executor.states."
@@ -94,13 +94,6 @@ class Executor:
         demands = demands_around(policy)
         self.backend = device_for(device, program, self.entry, demands)
         cores = cpu().usable_cores
-        if contexts is not None and not 0 <= contexts <= MAX_CONTEXTS:
-            raise InputError(
-                f"executor of {program.name!r}",
-                "cannot have this number of contexts",
-                got=contexts,
-                do=f"Give 1 to {MAX_CONTEXTS}.",
-            )
         self.threads = threads or env.get_int("XPU_NUM_THREADS") or cores
         self._who = f"executor of {program.name!r}"
         own_states = States(program, self.backend) if states is None else states

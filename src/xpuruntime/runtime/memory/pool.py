@@ -95,10 +95,6 @@ def empty_pinned(
         do = "Use int8 or a wider type of numbers."
         raise InputError(who, "has no arrays of text or of types below a byte", got=kind.value, do=do)
     size = math.prod(dims) * (kind.bits // 8)
-    if size > _MAX_BYTES:
-        raise InputError(
-            who, "needs more bytes than a process can have", got=size, do="Give a smaller shape."
-        )
     block = backend_of(device).allocate_pinned(max(size, 1))
     return block[:size].view(kind.numpy).reshape(dims)
 
@@ -110,7 +106,12 @@ def _array(who: str, shape: object, dtype: object) -> tuple[tuple[int, ...], DTy
         do = "Give (1, 3, 224, 224)."
         raise InputError(who, "needs a shape of whole numbers", got=repr(shape)[:80], do=do)
     try:
-        return tuple(map(int, dims)), DType.of(dtype)
+        sizes, kind = tuple(map(int, dims)), DType.of(dtype)
     except ValueError as error:
         do = "Give a name such as 'float32', or a NumPy dtype."
         raise InputError(who, "needs a type of elements", got=repr(dtype)[:80], do=do) from error
+    size = math.prod(sizes) * kind.bits // 8
+    if size > _MAX_BYTES:
+        problem = "needs more bytes than a process can have"
+        raise InputError(who, problem, got=repr(shape)[:80], do="Give a smaller shape.")
+    return sizes, kind

@@ -8,7 +8,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from ...arguments import check_argument
+from ...arguments import check_argument, check_several
 from ...errors import InputError
 from ...program.program import CompiledProgram, WeightRef, WeightTransformRecipe
 from ...program.recipe_check import weights_of
@@ -74,9 +74,9 @@ def load_weights(
     file, ModelError for a file that differs from the program's description.
     """
     who = "load_weights"
-    check_argument(who, "program", program, CompiledProgram, "a CompiledProgram", "Give compile(graph).")
-    check_argument(who, "shared", shared, Iterable, "several Weights", "Give [load_weights(...)].")
-    shared = tuple(shared)
+    do = "Give compile(graph), or CompiledProgram.load(path)."
+    check_argument(who, "program", program, CompiledProgram, "a CompiledProgram", do)
+    shared = check_several(who, "shared", shared, "several Weights", "Give [load_weights(...)].")
     for weights in shared:
         check_argument(who, "shared", weights, Weights, "several Weights", "Give [load_weights(...)].")
     if on_progress is not None:
