@@ -244,7 +244,7 @@ def test_a_large_value_is_cut_into_tasks_and_any_split_gives_the_same_bits() -> 
     rng = np.random.default_rng(0)
     feeds = {"x": rng.normal(size=(3, 70001)).astype("f"), "s": rng.normal(size=(3, 1)).astype("f")}
     whole = check(b.build(), feeds)["y"]
-    for split in range(3):
+    for split in (1, 2, 3):
         assert np.array_equal(check(b.build(), feeds, split=split)["y"], whole)
 
 

@@ -219,7 +219,7 @@ def test_a_device_without_them_says_so() -> None:
     for thing, what in ((Stream, "streams"), (Event, "events"), (MemoryPool, "memory pool")):
         with pytest.raises(DeviceUnavailable) as error:
             thing(made)
-        assert f"has no {what} in this release; got Bare. Use cpu or cuda." in str(error.value)
+        assert f"has no {what} in this release; got Bare. Use cuda." in str(error.value)
 
 
 # ── CUDA ──

@@ -6,6 +6,7 @@ import functools
 from typing import Any
 
 from ...decisions import Reason, Support
+from ...errors import PluginError
 from ...protocols import DeviceFact
 from ...targets import DeviceId
 from .api import api, short
@@ -28,7 +29,9 @@ def _library_error() -> str:
     """Return why the vendor's package cannot be imported; empty if it can."""
     try:
         api()
-    except Exception as error:  # ImportError, OSError of a library, or an error of the package's own code
+    except PluginError as error:
+        return short(str(error.got))
+    except Exception as error:  # of the functions that are looked up in the package
         return short(f"{type(error).__name__}: {error}")
     return ""
 
