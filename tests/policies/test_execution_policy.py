@@ -126,6 +126,10 @@ def test_merge_goes_field_by_field_and_option_by_option():
             "[ExecutionPolicy] run_timeout_s: must be a positive number of seconds, at most 1e6; got nan.",
         ),
         (
+            {"tune": {"on_build": -1}},
+            "[ExecutionPolicy] tune.on_build: must be a number of seconds from 0 to 1e6; got -1. Give 10, for example, or 0 to turn it off.",
+        ),
+        (
             {"engine_options": {"openvino": {"X": True}}},
             "[ExecutionPolicy] engine_options.openvino.X: must be a string or a number; got True. Quote it as the vendor spells it, ",
         ),

@@ -76,7 +76,13 @@ def seconds(value: object, path: FieldPath) -> float:
 
 def bound(value: object, path: FieldPath) -> float:
     """Check for seconds from 0, at most 1e6."""
-    return 0.0 if value == 0 and not isinstance(value, bool) else seconds(value, path)
+    if value == 0 and not isinstance(value, bool):
+        return 0.0
+    try:
+        return seconds(value, path)
+    except Problem as problem:
+        do = "Give 10, for example, or 0 to turn it off."
+        raise Problem(path, "must be a number of seconds from 0 to 1e6", got=problem.got, do=do) from None
 
 
 SIZE_TEXT = re.compile(r"[0-9]{1,12}(\.[0-9]{1,6})?( ?([KkMmGg]i?|[Tt]i)?[Bb])?")
