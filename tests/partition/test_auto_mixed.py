@@ -106,13 +106,19 @@ def h100(monkeypatch) -> DeviceId:
     return DeviceId.parse("cuda:0")
 
 
-def test_costs_propose_a_mix_on_a_gpu_too(model, h100) -> None:
-    graph = native_model(model).graph
+def costs_of_halves(graph):
+    """Return the nodes, the number of those that native computes faster, and costs by which ONNX Runtime computes the others faster."""
     names = [n.name for n in graph.nodes if n.op != "constant"]
     half = len(names) // 2
     native = {n: 1e-3 if i < half else 9e-3 for i, n in enumerate(names)}
     other = {n: 9e-3 if i < half else 1e-3 for i, n in enumerate(names)}
     costs = Costs(measured={"native": native, "onnxruntime": other})
+    return names, half, costs
+
+
+def test_costs_propose_a_mix_on_a_gpu_too(model, h100) -> None:
+    graph = native_model(model).graph
+    names, half, costs = costs_of_halves(graph)
     (plan,) = mixed_search.mixes(graph, costs, EngineCandidate("native", h100), {})
     assert [(r.engine, r.device, plan.members[r.id]) for r in plan.regions] == [
         ("native", "cuda:0", tuple(names[:half])),
@@ -240,15 +246,12 @@ def test_a_lower_precision_is_measured_on_single_engines_only(quick, tmp_path) -
 
 def test_what_regions_took_corrects_what_their_nodes_cost(model) -> None:
     graph = native_model(model).graph
-    names = [n.name for n in graph.nodes if n.op != "constant"]
-    half = len(names) // 2
-    native = {n: 1e-3 if i < half else 9e-3 for i, n in enumerate(names)}
-    other = {n: 9e-3 if i < half else 1e-3 for i, n in enumerate(names)}
-    costs = Costs(measured={"native": native, "onnxruntime": other})
+    names, half, costs = costs_of_halves(graph)
     (plan,) = mixed_search.mixes(graph, costs, EngineCandidate("native", CPU), {})
     first, second = plan.regions
     once = mixed_search.TimedPlan(plan, {first.id: 4 * half * 1e-3, second.id: (len(names) - half) * 1e-3})
     twice = mixed_search.TimedPlan(plan, {first.id: half * 1e-3, second.id: (len(names) - half) * 1e-3})
+    native, other = (costs.measured[engine] for engine in ("native", "onnxruntime"))
     found = mixed_search.corrected(costs, [once]).measured
     assert found["native"] == pytest.approx(
         {n: t * (4 if i < half else 1) for i, (n, t) in enumerate(native.items())}
