@@ -10,6 +10,7 @@ Memory comes from a stream-ordered pool. ``memory()`` returns its statistics, an
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sys
 from collections import deque
@@ -21,8 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ... import _core
-from ...errors import BuildError, DeviceUnavailable, OutOfMemory, RunError
+from ...errors import BuildError, DeviceUnavailable, OutOfMemory, RunError, StoreError
 from ...program.program import Binary, CompiledProgram, ExecutionPlan
+from ...storage.store import Store, digest
 from ...targets import DeviceId
 from ...types import DType, TensorSpec
 from ..device import search
@@ -49,6 +51,24 @@ class ForeignBlock:
 
     def used_on(self, stream: int) -> None:
         """Do nothing: the owner's allocator tracks its own streams."""
+
+
+_PLANS = "vendor-plan"
+"""Kind of the store's entries that hold a plan of cuDNN."""
+
+
+def _stored_plan(key: str) -> bytes:
+    """Return the compiled plan of a vendor's library from the store; empty if it is not there."""
+    return Store().get(_PLANS, digest({"plan": key})) or b""
+
+
+def _store_plan(key: str, plan: bytes) -> None:
+    """Store a compiled plan. A store that cannot be written is ignored."""
+    with contextlib.suppress(StoreError):
+        Store().put(_PLANS, {"plan": key}, plan)
+
+
+_core.set_plan_store(_stored_plan, _store_plan)
 
 
 class CudaBackend(RuntimeBackend):

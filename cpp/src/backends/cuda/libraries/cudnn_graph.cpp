@@ -314,6 +314,29 @@ std::string CudnnPlan::try_build(dnn::Object config, int64_t limit) {
     return "";
 }
 
+std::string CudnnPlan::text() const {
+    DescriptorCalls calls(graph_.f_);
+    const int64_t size = calls.get(plan_.get(), dnn::plan_json, dnn::type_char, 0, nullptr);
+    std::string json(static_cast<size_t>(size), '\0');
+    if (size > 0) calls.get(plan_.get(), dnn::plan_json, dnn::type_char, size, json.data());
+    return calls.ok() && size > 0 ? implementation_ + "\n" + json : "";
+}
+
+std::shared_ptr<const CudnnPlan> CudnnPlan::restore(CudnnGraph graph, const std::string& text) {
+    const size_t line = text.find('\n');
+    if (graph.failed() || line == std::string::npos) return nullptr;
+    const std::shared_ptr<CudnnPlan> plan(new CudnnPlan(std::move(graph)));
+    plan->implementation_ = text.substr(0, line);
+    DescriptorCalls calls(plan->graph_.f_);
+    plan->plan_ = calls.create(dnn::plan);
+    calls.set(plan->plan_, dnn::plan_handle, dnn::type_handle, 1, &plan->graph_.handle_)
+        .set(plan->plan_, dnn::plan_json, dnn::type_char, static_cast<int64_t>(text.size() - line - 1),
+             text.data() + line + 1)
+        .finalize(plan->plan_);
+    calls.get(plan->plan_.get(), dnn::plan_workspace, dnn::type_int, 1, &plan->workspace_);
+    return calls.ok() ? plan : nullptr;
+}
+
 Status CudnnPlan::run(CudnnShared& shared, const std::string& kernel, void* const* args, void* workspace,
                       CUstream stream) const {
     const CudnnApi& f = graph_.f_;
