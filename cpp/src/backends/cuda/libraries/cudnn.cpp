@@ -105,15 +105,25 @@ class CudnnLibrary final : public StreamLibrary {
             }
             shared = entry.get();
         }
-        const std::string device_text = "cudnn " + std::to_string(f->cudnnGetVersion()) + ", " + device.name +
-                                        ", " + std::to_string(device.capability) + ": ";
-        XPURT_ASSIGN_OR_RETURN(auto plan, plan_of(*f, *shared, call, *operation, device_text));
+        XPURT_ASSIGN_OR_RETURN(const std::string origin, origin_of_plans(*f, device));
+        XPURT_ASSIGN_OR_RETURN(auto plan, plan_of(*f, *shared, call, *operation, origin));
         return std::unique_ptr<StreamKernel>(
             std::make_unique<CudnnKernel>(*shared, call.kernel, std::move(plan)));
     }
 
   private:
     static const CudnnApi* api(Status* reason) { return load_api<CudnnApi>(cudnn_library(), reason); }
+
+    // What a stored plan depends on besides its call: this library's choice of engines, cuDNN, driver,
+    // device.
+    static Result<std::string> origin_of_plans(const CudnnApi& f, const Device& device) {
+        int driver = 0;
+        XPURT_TRY(device.check(device.driver.cuDriverGetVersion(&driver), "cuDriverGetVersion"));
+        return "plans " + std::to_string(CudnnPlan::format) + ", cudnn " +
+               std::to_string(f.cudnnGetVersion()) + ", driver " + std::to_string(driver) + ", " +
+               device.name + ", " + std::to_string(device.capability) + ", " +
+               std::to_string(device.multiprocessors) + ": ";
+    }
 
     // A thread's turn to build the plan of a key, with a handle. Others that want the same plan wait for its
     // end.
@@ -134,7 +144,7 @@ class CudnnLibrary final : public StreamLibrary {
     static Result<std::shared_ptr<const CudnnPlan>> plan_of(const CudnnApi& f, CudnnShared& shared,
                                                             const KernelCall& call,
                                                             const CudnnOperation& operation,
-                                                            const std::string& device_text) {
+                                                            const std::string& origin) {
         // Buffers are aligned to 16 bytes; an argument with an offset (a slice, an operand of a
         // concatenation) may be aligned to less.
         std::vector<int64_t> alignment;
@@ -157,7 +167,7 @@ class CudnnLibrary final : public StreamLibrary {
             }
             shared.building.insert(text);
         }
-        auto plan = new_plan(f, turn.handle, call, operation, alignment, device_text + text);
+        auto plan = new_plan(f, turn.handle, call, operation, alignment, origin + text);
         if (!plan.status.ok()) return plan;
         const std::lock_guard<std::mutex> lock(shared.mutex);
         shared.plans[text] = plan.value;
@@ -181,7 +191,7 @@ class CudnnLibrary final : public StreamLibrary {
         const std::string head = key + "\n";  // an entry names its key, so that no other plan is taken for it
         if (const std::string entry = store.get ? store.get(key) : "";
             entry.compare(0, head.size(), head) == 0)
-            if (auto restored = CudnnPlan::restore(built(), entry.substr(head.size()))) return restored;
+            if (auto restored = CudnnPlan::restore(built(), call, entry.substr(head.size()))) return restored;
         auto plan = CudnnPlan::choose(built(), call, operation.what);
         if (plan.status.ok() && store.put)
             if (const std::string text = plan.value->text(); !text.empty()) store.put(key, head + text);

@@ -56,6 +56,10 @@ class DescriptorCalls {
     int result_ = dnn::success;
 };
 
+int64_t workspace_limit(const KernelCall& call) {
+    return int_option(call, "workspace_bytes", int64_t{256} << 20);
+}
+
 struct EngineInfo {
     int64_t index = -1;
     std::vector<int> notes;  // numerical notes
@@ -242,7 +246,7 @@ Result<std::shared_ptr<const CudnnPlan>> CudnnPlan::choose(CudnnGraph graph, con
     const CudnnApi& f = graph.f_;
     const std::shared_ptr<CudnnPlan> plan(new CudnnPlan(std::move(graph)));
     const int64_t requested_engine = int_option(call, "engine", -1);
-    const int64_t limit = int_option(call, "workspace_bytes", int64_t{256} << 20);
+    const int64_t limit = workspace_limit(call);
     const auto in = option<std::string>(call, "in", "float32");
     std::map<int64_t, std::string> rejections;  // rejected engines and the reason
     std::string last;
@@ -322,7 +326,8 @@ std::string CudnnPlan::text() const {
     return calls.ok() && size > 0 ? implementation_ + "\n" + json : "";
 }
 
-std::shared_ptr<const CudnnPlan> CudnnPlan::restore(CudnnGraph graph, const std::string& text) {
+std::shared_ptr<const CudnnPlan> CudnnPlan::restore(CudnnGraph graph, const KernelCall& call,
+                                                    const std::string& text) {
     const size_t line = text.find('\n');
     if (graph.failed() || line == std::string::npos) return nullptr;
     const std::shared_ptr<CudnnPlan> plan(new CudnnPlan(std::move(graph)));
@@ -334,7 +339,7 @@ std::shared_ptr<const CudnnPlan> CudnnPlan::restore(CudnnGraph graph, const std:
              text.data() + line + 1)
         .finalize(plan->plan_);
     calls.get(plan->plan_.get(), dnn::plan_workspace, dnn::type_int, 1, &plan->workspace_);
-    return calls.ok() ? plan : nullptr;
+    return calls.ok() && plan->workspace_ >= 0 && plan->workspace_ <= workspace_limit(call) ? plan : nullptr;
 }
 
 Status CudnnPlan::run(CudnnShared& shared, const std::string& kernel, void* const* args, void* workspace,

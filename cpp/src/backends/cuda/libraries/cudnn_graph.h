@@ -185,8 +185,12 @@ class CudnnPlan {
     static Result<std::shared_ptr<const CudnnPlan>> choose(CudnnGraph graph, const KernelCall& call,
                                                            const char* what);
 
-    // The plan of a graph from text() of an equal one; null if this cuDNN does not take it.
-    static std::shared_ptr<const CudnnPlan> restore(CudnnGraph graph, const std::string& text);
+    // Number of the rules by which choose() rejects engines. Raise it with them: it is part of stored keys.
+    static constexpr int format = 1;
+    // The plan of a call's graph from text() of an equal one; null if this cuDNN does not take it, or if it
+    // needs more workspace than the call allows.
+    static std::shared_ptr<const CudnnPlan> restore(CudnnGraph graph, const KernelCall& call,
+                                                    const std::string& text);
     // The plan with its compiled code, for restore(); "" if this cuDNN cannot write it.
     std::string text() const;
 
