@@ -80,6 +80,7 @@ def start(dtype: str, count: str, device: str) -> dict[str, Any]:
         written.append(key)
         cuda._store_plan(key, plan)
 
+    cuda.keep_plans()  # once for all devices, so that it does not replace what follows
     _core.set_plan_store(get, put)
     model = Network(int(count), dtype != "float32").eval()
     x = torch.randn(2, _CHANNELS, _SIDE, _SIDE, generator=torch.Generator().manual_seed(1))

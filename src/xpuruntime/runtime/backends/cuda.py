@@ -11,6 +11,7 @@ Memory comes from a stream-ordered pool. ``memory()`` returns its statistics, an
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 import sys
 from collections import deque
@@ -68,7 +69,10 @@ def _store_plan(key: str, plan: bytes) -> None:
         Store().put(_PLANS, {"plan": key}, plan)
 
 
-_core.set_plan_store(_stored_plan, _store_plan)
+@functools.cache
+def keep_plans() -> None:
+    """Let the core keep plans in the store. The first device that is opened does it."""
+    _core.set_plan_store(_stored_plan, _store_plan)
 
 
 class CudaBackend(RuntimeBackend):
@@ -81,6 +85,7 @@ class CudaBackend(RuntimeBackend):
     stages = True
 
     def __init__(self, index: int = 0) -> None:
+        keep_plans()
         core = _core.cuda_backend(index, search("cuda"))
         if isinstance(core, _core.Status):
             raise DeviceUnavailable(
