@@ -41,10 +41,10 @@ from ..checkpoint.reader import open_checkpoint
 from ..decoding.answer import checked_token
 from ..decoding.texts import AnswerTexts
 from ..decoding.words import GenerationOptions
-from ..generate import computed_in, device_for
 from ..paged import PagedCache
 from ..parallel.opening import tensor_ranks
 from ..programs import DecoderPrograms
+from ..resolve import computed_in, device_for
 from .answer import CANCELLED, HOST, MOST_LIKELY, SAMPLED, BatchAnswer, choice_of
 from .build import batch_entry_graph, cache_bytes_per_token, entry_name, step_sizes
 from .scheduler import BatchText, Scheduler
