@@ -18,10 +18,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, overload
 
-from ..arguments import check_argument, check_count, check_several
+from ..arguments import MAX_THREADS, check_argument, check_count, check_flag, check_several
 from ..compiler.resolve import resolve_target
 from ..errors import InputError, PolicyError
-from ..faults import contained
+from ..faults import contained, foreign
 from ..inference.native.executor_evidence import Observations
 from ..inference.native.targets import own_target
 from ..kernels.catalogue import kernels_of
@@ -50,6 +50,7 @@ from .speculation import DraftModel, Drafts
 __all__ = ["Completion", "Generator", "Piece", "Prompt", "generate"]
 
 _log = logger("xpuruntime.session")
+_MAX_BATCH = 1 << 16
 
 
 class Generator:
@@ -93,9 +94,10 @@ class Generator:
             check_argument(
                 "Generator", "on_progress", on_progress, Callable, "a function", "Give a function of text."
             )
-        batch = check_count("Generator", "batch", batch)
-        threads = None if threads is None else check_count("Generator", "threads", threads)
-        say = on_progress or _silent
+        batch = check_count("Generator", "batch", batch, 1, _MAX_BATCH)
+        if threads is not None:
+            threads = check_count("Generator", "threads", threads, 1, MAX_THREADS)
+        say = _silent if on_progress is None else _users(on_progress)
         self.checkpoint = _sized(open_checkpoint(model), source_capacity)
         self.config = config = self.checkpoint.config
         self.request = demands = demanded("Generator", {}, policy)
@@ -109,7 +111,7 @@ class Generator:
             do = "Open the model as a BatchGenerator, or with batch=1."
             raise PolicyError("Generator", "does not support batch_invariant with a batch", got=batch, do=do)
         if config.experts is not None and (stored := demands.policy.kernel.stored_weights()):
-            kind = resolve_target(target or own_target(DeviceId.parse(device))).kind
+            kind = resolve_target(own_target(DeviceId.parse(device)) if target is None else target).kind
             if f"matmul/{WEIGHT_KERNELS[stored]}" not in {k.name for k in kernels_of("expert_linear", kind)}:
                 notes.append(
                     f"weights: {stored} does not apply to the matrices of experts on {kind}, which keep their type"
@@ -123,7 +125,7 @@ class Generator:
             )
         )
         self.devices = rank_devices(device, tensor_ranks(execution))
-        target = target or own_target(DeviceId.parse(device))
+        target = own_target(DeviceId.parse(device)) if target is None else target
         shards = shards_of(self.checkpoint, self.devices)
         self.programs = DecoderPrograms(
             shards[0],
@@ -175,6 +177,7 @@ class Generator:
         """Return what did run: the plan, and evidence of the kernels that each entry point called. ``times``: measure each kernel on the
         inputs of the last run.
         """
+        times = check_flag("Generator.receipt", "times", times)
         with self.exclusive():
             return receipt_of(self, times=times)
 
@@ -195,7 +198,8 @@ class Generator:
                 do="Give a prompt of text, or open an encoder-decoder.",
             )
         source = self._texts.source(prompt)
-        return self.steps.encode([source])[0]
+        with self.exclusive():
+            return self.steps.encode([source])[0]
 
     @overload
     def generate(
@@ -221,6 +225,9 @@ class Generator:
         num_beams, length_penalty, early_stopping: beam search, with the rules of transformers. ``batch`` must be at least ``num_beams``.
         Raises InputError, UnavailableError, RunError.
         """
+        if on_piece is not None:
+            do = "Give a function of text."
+            check_argument("generate", "on_piece", on_piece, Callable, "a function", do)
         if _is_batch(prompt):
             if on_piece is not None:
                 raise InputError(
@@ -318,12 +325,24 @@ class Generator:
         return self._loop.exclusive()
 
     def read(self, tokens: Sequence[int], start: int = 0) -> Array:
-        """Prefill one text from position ``start``. Return the logits [1, vocab] of the next token (valid until the next step)."""
-        return self.steps.read([tokens], start)[:1]
+        """Prefill one text from position ``start``. Return the logits [1, vocab] of the next token (valid until the next step).
+
+        Raises InputError for tokens that the model does not have, or that do not fit into the cache.
+        """
+        start = check_count("Generator.read", "start", start, 0, self.capacity - 1)
+        tokens = self._texts.rows(tokens, start)
+        with self.exclusive():
+            return self.steps.read([tokens], start)[:1]
 
     def step(self, token: int, position: int) -> Array:
-        """Decode one token of one text. Return the logits [1, vocab] of the next token (valid until the next step)."""
-        return self.steps.step([token], [position])[:1]
+        """Decode one token of one text. Return the logits [1, vocab] of the next token (valid until the next step).
+
+        Raises InputError for a token that the model does not have, or a position beyond the cache.
+        """
+        token = check_count("Generator.step", "token", token, 0, self.config.vocab - 1)
+        position = check_count("Generator.step", "position", position, 0, self.capacity - 1)
+        with self.exclusive():
+            return self.steps.step([token], [position])[:1]
 
     def close(self) -> None:
         """Free memory, after the store has the weights. Later calls raise RunError."""
@@ -353,6 +372,16 @@ def _sized(checkpoint: Checkpoint, source_capacity: int | None) -> Checkpoint:
 
 def _silent(text: str) -> None:
     """Report nothing."""
+
+
+def _users(function: Callable[[str], object]) -> Callable[[str], object]:
+    """Return a user's function whose exceptions pass unchanged."""
+
+    def call(text: str) -> None:
+        with foreign():
+            function(text)
+
+    return call
 
 
 def _is_batch(prompt: Prompt | Sequence[Prompt]) -> bool:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..arguments import check_argument
 from ..errors import PrecisionUnavailable
 from ..inference.native.targets import reaches
 from ..policies import Resolved
 from ..policies.entrances import INSTEAD_OF_INT8
+from ..runtime import Device
 from ..targets import DeviceId
 from ..types import DType
 
@@ -20,6 +22,9 @@ def device_for(device: Any, target: Any, demands: Resolved, notes: list[str]) ->
     """Return the argument, else the policy's device, else the CPU. If it is unavailable, return the first available device of
     ``allow_fallback``.
     """
+    if device is not None:
+        do = "Name it, such as 'cpu' or 'cuda:0'."
+        check_argument("Generator", "device", device, str | DeviceId | Device, "a device", do)
     execution = demands.policy.execution
     requested = device if device is not None else execution.target
     name = "cpu" if requested in (None, "auto") else requested
@@ -44,11 +49,11 @@ def computed_in(
     if dtype is not None:
         try:
             computed = DType.of(dtype)
-        except ValueError:
+        except (ValueError, TypeError):
             computed = None
         if computed is None or not computed.is_float:
             do = f"Use one of {', '.join(d.value for d in _COMPUTED)}."
-            raise PrecisionUnavailable("Generator", "has an unsupported dtype", got=dtype, do=do)
+            raise PrecisionUnavailable("Generator", "has an unsupported dtype", got=str(dtype)[:80], do=do)
         return computed, demands.without("precision")
     if requested in (None, "model"):
         return checkpoint_dtype, demands
