@@ -16,8 +16,9 @@ __all__ = ["RULES", "from_start"]
 def from_start(index: Array, size: int) -> Array:
     """Wrap negative indices. Raises IndexError for an index out of range."""
     indices = index.astype(np.int64)
-    if indices.size and (indices.min() < -size or indices.max() >= size):
-        raise IndexError(f"an index is out of range for a dim of {size}")
+    outside = indices[(indices < -size) | (indices >= size)]
+    if outside.size:
+        raise IndexError(f"index {outside[0]} is out of range for a dim of {size}")
     return np.where(indices < 0, indices + size, indices)
 
 
