@@ -43,6 +43,13 @@ def test_reads_from_the_end(op: str) -> None:
             READS[op](outside)
 
 
+def test_an_index_select_without_wrap_has_no_negative_index() -> None:
+    assert one("index_select", X, np.array([2]), dim=0, wrap=False)[0, 0] == X[2, 0]
+    for outside in (-1, 3):
+        with pytest.raises(IrError, match=f"index {outside} is out of range for a dim of 3"):
+            one("index_select", X, np.array([outside]), dim=0, wrap=False)
+
+
 @pytest.mark.parametrize("op", WRITES)
 def test_writes_from_the_end(op: str) -> None:
     assert WRITES[op](-1).tolist() == [0, 4, -1]
