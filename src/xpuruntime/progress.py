@@ -17,6 +17,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from . import env, printable
+from .faults import foreign
 
 __all__ = ["AFTER_S", "Say", "shown", "step"]
 
@@ -24,7 +25,6 @@ AFTER_S = 2.0
 """Seconds after which the work of a Python program has a line on the terminal."""
 Say = Callable[[str], None]
 """Takes the text of a step. Any thread may call it."""
-_log = printable.logger("xpuruntime.session")
 _terminal = threading.Lock()  # held by the work whose line is on the terminal
 _reporter: ContextVar[Say | None] = ContextVar("xpuruntime progress", default=None)
 
@@ -48,13 +48,13 @@ def shown(
     """Show the progress of the work inside the block, and yield a function that names its steps, as ``step`` does.
 
     text:        what the line says before the first step. subject: what it says before each step.
-    on_progress: receives the text of each step instead. An exception of it is logged, and it is not called again.
+    on_progress: receives the text of each step instead. Its exceptions pass unchanged.
     redirects:   while there is a line, what is printed on stdout and stderr appears above it.
     """
     outer = _reporter.get()
     with contextlib.ExitStack() as stack:
         if on_progress is not None:
-            say: Say = _Guarded(on_progress)
+            say: Say = _users(on_progress)
         elif outer is not None:
             say = _with_subject(outer, subject)
         elif _shows() and _terminal.acquire(blocking=False):
@@ -83,21 +83,14 @@ def _with_subject(say: Say, subject: str) -> Say:
     return (lambda text: say(f"{subject}: {text}")) if subject else say
 
 
-class _Guarded:
-    """A function of the user that must not stop the work."""
+def _users(function: Callable[[str], object]) -> Say:
+    """Return a user's function whose exceptions pass unchanged."""
 
-    def __init__(self, function: Callable[[str], object]) -> None:
-        self._function: Callable[[str], object] | None = function
-
-    def __call__(self, text: str) -> None:
-        function = self._function
-        if function is None:
-            return
-        try:
+    def call(text: str) -> None:
+        with foreign():
             function(text)
-        except Exception as error:
-            self._function = None
-            _log.warning("on_progress is not called again: it raised %s: %s", type(error).__name__, error)
+
+    return call
 
 
 class _TerminalLine:

@@ -19,8 +19,8 @@ SOURCE = Path(__file__).resolve().parents[2] / "src" / "xpuruntime"
 
 # Leaves, in order: each may know those to its left.
 LEAVES = (
-    "lazy", "printable", "errors", "arguments", "env", "progress", "dims", "types", "casts", "targets", "decisions", "evidence", "protocols", "plugins", "numerics",
-    "children", "storage", "fault_reports", "child_calls", "faults", "families",
+    "lazy", "printable", "errors", "arguments", "env", "dims", "types", "casts", "targets", "decisions", "evidence", "protocols", "plugins", "numerics",
+    "children", "storage", "fault_reports", "child_calls", "faults", "progress", "families",
 )  # fmt: skip
 CORE = "_core"  # the C++ core's Python module
 
@@ -288,7 +288,7 @@ def test_names_offered_from_above_are_not_imported_by_our_own_modules() -> None:
         (
             "types",
             "from .storage.store import Store",
-            "leaf types may know lazy, printable, errors, arguments, env, progress, dims, not storage.store.Store",
+            "leaf types may know lazy, printable, errors, arguments, env, dims, not storage.store.Store",
         ),
         (
             "policies.files.load",
