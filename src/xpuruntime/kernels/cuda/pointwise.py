@@ -89,10 +89,10 @@ def statement(plan: LoopPlan, operation: Operation) -> tuple[str, frozenset[str]
     return line, parts | {"narrow"}
 
 
-def unrounded(plan: LoopPlan, value: str) -> str:
-    """Return the float32 value that a result is a conversion of to 16 bits, since the store rounds; else the result's value."""
+def unrounded(plan: LoopPlan, value: str, dtype: DType) -> str:
+    """Return the float32 value whose conversion to 16 bits a result of this dtype is, since the store rounds; else the result's value."""
     made = next((o for o in plan.operations if o.name == value and o.op == "cast"), None)
-    source = made.operands[0] if made is not None and made.dtype in _16_BITS else None
+    source = made.operands[0] if made is not None and made.dtype is dtype and dtype in _16_BITS else None
     return source if isinstance(source, str) and plan.spec(source)[0] is DType.FLOAT32 else value
 
 
@@ -171,7 +171,10 @@ class _Pointwise:
         uniform = [i for i in plan.inputs if i.name not in moving]
         lines += [f"const auto {i.name} = load<N>({i.name}_at);" for i in uniform]
         lines += value_lines(plan, [o for o in plan.operations if o.name not in moving], parts)
-        stores = [(y, unrounded(plan, value)) for y, value in zip(results, plan.outputs, strict=True)]
+        stores = [
+            (y, unrounded(plan, value, o.dtype))
+            for y, value, o in zip(results, plan.outputs, self.call.outputs, strict=True)
+        ]
         if width == 1:
             lines += [f"store<N>({y}_at, {value});" for y, value in stores]
             return lines

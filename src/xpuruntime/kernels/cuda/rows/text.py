@@ -335,7 +335,7 @@ class RowText:
 
     def converted(self, output: RowOutput) -> str:
         """Return a result converted to its dtype. The store itself rounds float32 to 16 bits."""
-        value = unrounded(self.plan, output.value)
+        value = unrounded(self.plan, output.value, output.spec.dtype)
         dtype, result_dtype = self.plan.spec(value)[0], output.spec.dtype
         if dtype is result_dtype or (dtype in _NARROW and result_dtype in _NARROW):
             return value
