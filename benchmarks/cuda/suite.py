@@ -45,6 +45,8 @@ NAMED = (
     "deit_tiny_patch16_224.timm", "r3d_18.torchvision", "regnety_008.timm",
 )  # fmt: skip
 """Networks that were slow in float32 when the suite was written. They come first."""
+_SIDES = {"inception": 299, "r3d": 112, "swin3d": 112}
+"""First letters of torchvision's names -> the side of an image, where it is not 224."""
 _FIRST_BATCH = {"deit_tiny_patch16_224.timm": 3}
 ROUNDS = 7
 _T95 = 2.447  # of Student's distribution with ROUNDS - 1 degrees of freedom
@@ -111,12 +113,8 @@ def built(network: str, batch: int) -> tuple[torch.nn.Module, tuple[torch.Tensor
 
         model = torchvision.models.get_model(name, weights=None).eval()
         is_video = name in torchvision.models.list_models(module=torchvision.models.video)
-        side = 299 if name.startswith("inception") else 224
-        shape = (
-            (3, 16, 112 if "3d" in name else side, 112 if "3d" in name else side)
-            if is_video
-            else (3, side, side)
-        )
+        side = next((s for n, s in _SIDES.items() if name.startswith(n)), 224)
+        shape = (3, 16, side, side) if is_video else (3, side, side)
     generator = torch.Generator().manual_seed(2)
     with torch.no_grad():
         for parameter in model.parameters():

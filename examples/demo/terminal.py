@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 import xpuruntime
+from xpuruntime.cli.console import join_sentences
 from xpuruntime.decisions import Candidate, Decision
 from xpuruntime.profiler.blocks import duration, number
 from xpuruntime.profiler.statistics import Interval
@@ -57,7 +58,9 @@ def _head(console: Console, story: Story, report: Path) -> None:
         console.print(Text(f"  ! {finding}", "yellow"))
     console.print(Text(f"  {story.speed}"))
     for c in story.absent:
-        _indented(console, f"not here: {c.name} ({c.code.value}): {c.reason} {c.do}", "yellow", 2)
+        _indented(
+            console, f"not here: {c.name} ({c.code.value}): {join_sentences(c.reason, c.do)}", "yellow", 2
+        )
     console.print(Text(f"  {story.seconds:.0f} s; everything with plots is in {report}"), soft_wrap=True)
 
 

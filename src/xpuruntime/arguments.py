@@ -13,7 +13,18 @@ from typing import Any
 
 from .errors import InputError
 
-__all__ = ["check_argument", "check_count", "check_names", "check_several", "folder_or_file"]
+__all__ = [
+    "MAX_THREADS",
+    "check_argument",
+    "check_count",
+    "check_flag",
+    "check_names",
+    "check_several",
+    "folder_or_file",
+]
+
+MAX_THREADS = 4096
+"""The most CPU threads that a session may have: more exhaust a process instead of using its cores."""
 
 
 def check_argument(who: str, name: str, value: object, kind: Any, words: str, do: str) -> None:
@@ -35,6 +46,13 @@ def check_count(who: str, name: str, value: object, least: int = 1, most: int | 
         limit = f"at least {least}" if count < least else f"at most {most}"
         raise InputError(who, f"{name} must be {limit}", got=str(count)[:40], do=do)
     return count
+
+
+def check_flag(who: str, name: str, value: object) -> bool:
+    """Return an argument that is True or False, also of NumPy. Raises InputError for another value."""
+    if not isinstance(value, bool) and type(value).__name__ not in ("bool", "bool_"):
+        raise InputError(who, f"{name} must be True or False", got=repr(value)[:80], do="Give True or False.")
+    return bool(value)
 
 
 def check_several(who: str, name: str, value: object, words: str, do: str) -> tuple[Any, ...]:
@@ -62,4 +80,9 @@ def folder_or_file(who: str, name: str, value: object) -> Path:
     if "\0" in text:
         do = "Give a path without NUL characters."
         raise InputError(who, f"{name} contains a NUL character", got=repr(value)[:80], do=do)
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError as error:
+        do = "Give a path of characters that file names can have."
+        raise InputError(who, f"{name} cannot be the name of a file", got=repr(value)[:80], do=do) from error
     return Path(text)

@@ -89,9 +89,40 @@ def test_a_wrong_kernel_ends_with_one(xpu, tmp_path: Path, monkeypatch: pytest.M
         (("conformance", "--report", "nowhere/page.html"), 4, "no file can be written there"),
         (("conformance", "--report", "/"), 4, "no file can be written there"),
         (("conformance", "--suite", "node"), 4, "Suites are nodes, ops, kernels, networks"),
+        (("conformance", "--suite", ","), 2, "--suite: names nothing"),
+        (("conformance", "--only", "bert"), 2, "--only: is for the suite models"),
+        (("conformance", "--suite", "nodes", "--workers", "2"), 2, "--workers: is for the suite models"),
+        (("conformance", "-s", "models", "--only", ","), 2, "--only: names nothing"),
+        (("conformance", "-s", "models", "--precision", ","), 2, "--precision: names nothing"),
+        (("conformance", "-s", "models", "--precision", "float3"), 4, "Use float32, float16, bfloat16"),
+        (("conformance", "-s", "models", "--precision", "int8"), 4, "Use float32, float16, bfloat16"),
+        (("conformance", "-s", "models", "--batch", "x"), 4, "Give a number from 1 to 4096, or open"),
+        (("conformance", "-s", "models", "--batch", "0"), 4, "Give a number from 1 to 4096, or open"),
+        (("conformance", "-s", "models", "--also", "tpu"), 6, "no such device"),
+        (("conformance", "-s", "models", "--workers", "9" * 20), 4, "Give 0 to 1024."),
+        (("conformance", "-s", "models", "--results", "/"), 9, "cannot read"),
+        (("conformance", "--jobs", "-1"), 2, "--jobs"),
+        (("conformance", "--jobs", "9" * 20), 4, "Give 0 to 1024."),
+        (("conformance", "-d", "cuda:0"), 4, "device does not apply: cpu is the device"),
+        (("conformance", "onnxruntime", "-d", "tpu"), 6, "no such device"),
+        (("conformance", "native", "-d", "tpu"), 6, "no such device"),
+        (("conformance", "onnxruntime", "--target", "cpu"), 4, "target does not apply"),
+        (("conformance", "os:path"), 6, "is not a backend of native programs"),
+        (("conformance", "os.path:join"), 6, "cannot be called without arguments: TypeError"),
+        ((*EDGE[:-1], "os.path:join"), 6, "cannot be called without arguments: TypeError"),
     ],
 )
 def test_what_cannot_be_had_is_said(xpu, arguments: tuple[str, ...], code: int, says: str) -> None:
     done = xpu(*arguments)
     assert done.code == code
     assert says in done.stderr
+
+
+@pytest.mark.parametrize("text", ["no JSON", "[1]", "\xff"])
+def test_a_file_that_has_no_results_is_kept(xpu, tmp_path: Path, text: str) -> None:
+    file = tmp_path / "notes.txt"
+    file.write_bytes(text.encode("latin-1"))
+    done = xpu("conformance", "--suite", "models", "--sample", 1, "--results", file, "--only", "no_such")
+    assert done.code == 4, done.stderr
+    assert "is not a results file" in done.stderr
+    assert file.read_bytes() == text.encode("latin-1")

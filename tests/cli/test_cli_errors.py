@@ -92,6 +92,11 @@ BAD = [
         ExitCode.USAGE,
         "--trace writes the same file",
     ),
+    (
+        ["conformance", "--results", "{t}/new", "--report", "{t}/../{t.name}/new"],
+        ExitCode.USAGE,
+        "--report writes the same file",
+    ),
     (["run", "{m}", "--shape", "batch=" + "9" * 5000], ExitCode.USAGE, "a size is at most"),
     (["compile", "{m}", "--shape", f"batch={2**40 + 1}", "--dry-run"], ExitCode.USAGE, "a size is at most"),
     (["run", "{m}", "--threads", "9" * 20], ExitCode.POLICY, "threads are too many"),
@@ -139,6 +144,47 @@ def test_bad_input(xpu, folder: Path, model: Path, arguments: list[str], code: i
     assert document["who"]
     assert document["what"]
     assert document["do"]
+
+
+WRITERS = [
+    (["bench", "{m}", "--policy", "{f}"], "--plot"),
+    (["bisect", "{m}", "--policy-a", "{f}"], "--html"),
+    (["chat", "{m}", "--policy", "{f}"], "--save-receipt"),
+    (["check", "{f}", "--rules", "{m}"], "--junit"),
+    (["check", "{m}", "--rules", "{f}"], "--markdown"),
+    (["compile", "{f}"], "--output"),
+    (["conformance", "cpu", "--report", "{f}"], "--results"),
+    (["convert", "{f}"], "--output=vllm-ir:"),
+    (["convert", "vllm-ir:{f}"], "--output"),
+    (["convert", "{m}", "--output", "onnxruntime-layers:{t}/n.txt", "--model", "{f}"], "--annotated"),
+    (["diff", "{m}", "{f}"], "--markdown"),
+    (["explain", "{f}"], "--save"),
+    (["generate", "{m}", "--json-schema", "{f}"], "--save-receipt"),
+    (["inspect", "{f}"], "--export"),
+    (["lock", "{f}"], "--output"),
+    (["quantize", "{m}", "--data", "{f}"], "--output"),
+    (["run", "{m}", "--lock", "{f}"], "--trace"),
+    (["tune", "{f}", "--bucket", "batch=1"], "--output"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "flag"), WRITERS, ids=lambda v: v if isinstance(v, str) else v[0])
+def test_a_file_that_is_read_is_not_overwritten(
+    xpu, tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], flag: str
+) -> None:
+    """Neither by its own name, nor by a relative path, a symbolic link or a hard link."""
+    file = tmp_path / "kept.txt"
+    file.write_text("kept")
+    (tmp_path / "link.txt").symlink_to(file)
+    (tmp_path / "hard.txt").hardlink_to(file)
+    (tmp_path / "in").mkdir()
+    monkeypatch.chdir(tmp_path / "in")
+    for name in (str(file), "../kept.txt", str(tmp_path / "link.txt"), str(tmp_path / "hard.txt")):
+        value = [flag + name] if flag.endswith(":") else [flag, name]
+        done = xpu(*[a.format(m=model, f=file, t=tmp_path) for a in arguments], *value)
+        assert done.code == ExitCode.USAGE, done.stderr
+        assert "would overwrite" in done.stderr or "writes the same file" in done.stderr
+    assert file.read_text() == "kept"
 
 
 def test_an_inner_fault_is_70_and_shows_its_traceback_only_when_asked(

@@ -45,3 +45,4 @@ def test_sessions_and_programs_are_measured_when_they_are_built(xpu, tmp_path: P
     assert "Name the target cpu, cuda or cuda:0, or leave --tune out." in refused.stdout + refused.stderr
     assert xpu("compile", model, "--tune", 60, "--passes", "1", "--shape", "batch=2").code == 2
     assert xpu("tune", model, "--tune", 60, "-o", tmp_path / "t.json").code == 2
+    assert "--tune " not in xpu("tune", "--help").stdout

@@ -113,3 +113,14 @@ def test_what_has_no_form_says_why() -> None:
     b.output("y", b.slice_scatter("x", "s", dim=0, start=0, end=2))
     with pytest.raises(IrError, match="has no ONNX equivalent: writing to a slice of symbolic size"):
         to_onnx(b.build())
+
+
+def test_an_index_without_wrap_has_no_negative_value_there_either() -> None:
+    for dtype in (np.int64, np.int32):
+        rows = np.array([1, 3], dtype)
+        graph = written("index_select", (X, rows), {"dim": 0, "wrap": False})
+        session = ort.InferenceSession(to_onnx(graph).SerializeToString())
+        assert np.array_equal(session.run(None, {"x0": X, "x1": rows})[0], X[rows])
+        for outside in (-1, 4):
+            with pytest.raises(Exception, match="out of data bounds"):
+                session.run(None, {"x0": X, "x1": np.array([0, outside], dtype)})

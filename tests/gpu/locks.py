@@ -148,7 +148,7 @@ def session(report: Report, args: argparse.Namespace) -> Any:
             outputs = opened.run(feeds)
         row = judged(report, folder, "session", model, lock, outputs, args.device)
     if args.device != "cpu":
-        used = sum(n for w, n in row["kernels"].items() if w.endswith("/cudnn"))
+        used = sum(n for w, n in row["kernels"].items() if w.partition("[")[0] == "conv/cudnn")
         report.bound("session: convolutions by cuDNN", used, at_least=1)
     return row
 

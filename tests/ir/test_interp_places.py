@@ -39,15 +39,22 @@ WRITES: dict[str, Any] = {
 def test_reads_from_the_end(op: str) -> None:
     assert READS[op](-1) == X[-1, 0]
     for outside in (3, -4):
-        with pytest.raises(IrError, match=f"{op}.*an index is out of range for a dim of 3"):
+        with pytest.raises(IrError, match=f"{op}.*index {outside} is out of range for a dim of 3"):
             READS[op](outside)
+
+
+def test_an_index_select_without_wrap_has_no_negative_index() -> None:
+    assert one("index_select", X, np.array([2]), dim=0, wrap=False)[0, 0] == X[2, 0]
+    for outside in (-1, 3):
+        with pytest.raises(IrError, match=f"index {outside} is out of range for a dim of 3"):
+            one("index_select", X, np.array([outside]), dim=0, wrap=False)
 
 
 @pytest.mark.parametrize("op", WRITES)
 def test_writes_from_the_end(op: str) -> None:
     assert WRITES[op](-1).tolist() == [0, 4, -1]
     for outside in (3, -4):
-        with pytest.raises(IrError, match=f"{op}.*an index is out of range for a dim of 3"):
+        with pytest.raises(IrError, match=f"{op}.*index {outside} is out of range for a dim of 3"):
             WRITES[op](outside)
 
 
@@ -101,7 +108,7 @@ def test_tensor_scatter() -> None:
     assert y[..., 0].tolist() == [[[0, 1, 2, 0]], [[0, 0, 1, 2]]]
     y = one("tensor_scatter", past, update, np.array([3, 0]), mode="circular")
     assert y[..., 0].tolist() == [[[2, 0, 0, 1]], [[1, 2, 0, 0]]]
-    with pytest.raises(IrError, match="an index is out of range for a dim of 4"):
+    with pytest.raises(IrError, match="index 4 is out of range for a dim of 4"):
         one("tensor_scatter", past, update, np.array([3, 0]))
 
 

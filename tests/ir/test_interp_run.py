@@ -193,7 +193,7 @@ def test_values_leave_when_their_last_reader_is_done() -> None:
     [
         (
             lambda: interp.apply("gather", X, np.array([[9]]), dim=1),
-            "[gather] is not defined for these values: an index is out of range for a dim of 4; got float32[2, 4], int64[1, 1].",
+            "[gather] is not defined for these values: index 9 is out of range for a dim of 4; got float32[2, 4], int64[1, 1].",
         ),
         (
             lambda: interp.apply("div", np.array([1]), np.array([0]), rounding_mode="trunc"),

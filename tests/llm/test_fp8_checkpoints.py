@@ -9,7 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from support.device_under_test import device_name
+from support.decoder_logits import check_logits
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -158,13 +158,7 @@ def test_blocks_at_the_edges_may_be_smaller(shape: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("word", FORMATS)
 def test_the_model_is_the_one_that_transformers_runs_with_these_weights(tmp_path: Path, word: str) -> None:
     path, model, _ = folder_of(tmp_path / "model", word)
-    tokens = prompt(30)
-    want = logits_of(model, tokens)
-    with Generator(path, capacity=64, buckets=(16,), device=device_name()) as ours:
-        read = ours.read(tokens)[0].copy()
-        got = np.stack([ours.step(t, i)[0].copy() for i, t in enumerate(tokens)])
-    for mine, theirs in ((got, want), (read, want[-1])):
-        assert abs(mine - theirs).max() < 1e-4 * abs(want).max()
+    check_logits(path, model)
 
 
 def test_channels_keep_their_codes_with_weights_in_fp8(tmp_path: Path) -> None:

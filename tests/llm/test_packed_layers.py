@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.decoder_logits import check_logits
 from support.device_under_test import device_name
 
 pytest.importorskip("torch")
@@ -122,13 +123,7 @@ def test_weights_are_what_codes_scales_and_zeros_say(tmp_path: Path, word: str) 
 @pytest.mark.parametrize("word", FORMATS)
 def test_the_model_is_the_one_that_transformers_runs_with_these_weights(tmp_path: Path, word: str) -> None:
     path, model, _ = folder_of(tmp_path / "model", word)
-    tokens = prompt(30)
-    want = logits_of(model, tokens)
-    with Generator(path, capacity=64, buckets=(16,), device=device_name()) as ours:
-        read = ours.read(tokens)[0].copy()
-        got = np.stack([ours.step(t, i)[0].copy() for i, t in enumerate(tokens)])
-    for mine, theirs in ((got, want), (read, want[-1])):
-        assert abs(mine - theirs).max() < 1e-4 * abs(want).max()
+    check_logits(path, model)
 
 
 @pytest.mark.sampled(1)

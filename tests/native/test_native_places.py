@@ -8,7 +8,8 @@ from support.device_under_test import device_of
 from support.native import check, compile_native
 
 from xpuruntime import ir
-from xpuruntime.errors import RunError
+from xpuruntime.errors import IrError, RunError
+from xpuruntime.ir import interp
 from xpuruntime.runtime import Executor
 
 
@@ -29,6 +30,35 @@ def test_an_index_outside_fails_that_run_only(threads: int) -> None:
                 executor.run_arrays([x, np.array([0, 1, bad, 1, 0])])
             (y,) = executor.run_arrays([x, good])
             assert np.array_equal(y, x[good])
+
+
+READS = {
+    "index_select": {"dim": 0},
+    "index_select, no wrap": {"dim": 0, "wrap": False},
+    "embedding": {},
+    "gather": {"dim": 0},
+    "gather_nd": {},
+}
+
+
+@pytest.mark.parametrize("name", READS)
+def test_an_index_outside_is_reported_as_it_was_given(name: str) -> None:
+    op, wraps = name.partition(",")[0], READS[name].get("wrap", True)
+    shape = {"gather": (2, 4), "gather_nd": (2, 1)}.get(op, (2,))
+    b = ir.GraphBuilder("places")
+    x, i = b.input("x", "float32[7, 4]"), b.input("i", f"int64{list(shape)}")
+    b.output("y", b.call(op, x, i, **READS[name]))
+    feeds = {"x": np.arange(28, dtype=np.float32).reshape(7, 4), "i": np.full(shape, 6)}
+    graph = b.build()
+    check(graph, feeds)
+    program = compile_native(graph, feeds)
+    with Executor(program, device_of(program)) as executor:
+        for bad in (-12, -8, 7) if wraps else (-12, -5, -1, 7):
+            wrong = {**feeds, "i": np.full(shape, bad)}
+            with pytest.raises(RunError, match=rf"index {bad} is outside a dim of 7"):
+                executor.run_arrays(list(wrong.values()))
+            with pytest.raises(IrError, match=rf"index {bad} is out of range for a dim of 7"):
+                interp.run(graph, wrong)
 
 
 def test_values_that_do_not_fit_a_mask_fail_the_run() -> None:

@@ -285,7 +285,7 @@ def test_a_mix_is_built_timed_and_kept_only_where_it_may_win(model, monkeypatch)
     assert list(times) == ["r0", "r1"]
     assert all(0 < t < 1 for t in times.values())
     kept[0].executable.close()
-    monkeypatch.setattr(mixed_search, "HOPELESS", 1e-9)  # no mix can be as fast as that
+    monkeypatch.setattr(mixed_search, "MAX_TIME_RATIO", 1e-9)  # no mix can be as fast as that
     kept, refused = looked()
     assert kept == []
     assert all(c.code is Reason.SLOWER and "region by region" in c.reason for c in refused)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from support.native import check, compile_native
+from support.native import check, compile_native, run_native
 
 from xpuruntime import ir
 
@@ -25,15 +25,22 @@ def test_after_convolution(golden) -> None:
         """,
         """
         %v2: float32[4] = mul(%v, %v)
-        %bn_var: float32[4] = add(%v2, 0.001)
-        %bn_rstd: float32[4] = rsqrt(%bn_var)
-        %bn_scale: float32[4] = mul(%g, %bn_rstd)
-        %view: float32[4, 1, 1, 1] = view(%bn_scale, size=[4, 1, 1, 1])
-        %bn_weight: float32[4, 3, 3, 3] = mul(%w, %view)
-        %neg: float32[4] = neg(%m)
-        %bn_bias: float32[4] = mul(%neg, %bn_scale)
-        %bn_bias_1: float32[4] = add(%bn_bias, %h)
-        %y: float32[1, 4, 6, 6] = convolution(%x, %bn_weight, %bn_bias_1, stride=[1, 1], padding=[0, 0], dilation=[1, 1])
+        %cast: float64[4] = cast(%g, dtype=float64)
+        %cast_1: float64[4] = cast(%h, dtype=float64)
+        %cast_2: float64[4] = cast(%m, dtype=float64)
+        %cast_3: float64[4] = cast(%v2, dtype=float64)
+        %bn_var: float64[4] = add(%cast_3, 0.001)
+        %bn_rstd: float64[4] = rsqrt(%bn_var)
+        %bn_scale: float64[4] = mul(%cast, %bn_rstd)
+        %cast_4: float64[4, 3, 3, 3] = cast(%w, dtype=float64)
+        %view: float64[4, 1, 1, 1] = view(%bn_scale, size=[4, 1, 1, 1])
+        %bn_weight: float64[4, 3, 3, 3] = mul(%cast_4, %view)
+        %neg: float64[4] = neg(%cast_2)
+        %bn_bias: float64[4] = mul(%neg, %bn_scale)
+        %bn_bias_1: float64[4] = add(%bn_bias, %cast_1)
+        %cast_5: float32[4, 3, 3, 3] = cast(%bn_weight, dtype=float32)
+        %cast_6: float32[4] = cast(%bn_bias_1, dtype=float32)
+        %y: float32[1, 4, 6, 6] = convolution(%x, %cast_5, %cast_6, stride=[1, 1], padding=[0, 0], dilation=[1, 1])
         """,
     )
 
@@ -54,15 +61,21 @@ def test_after_transposed_groups_with_bias(golden) -> None:
         """,
         """
         %v2: float32[6] = mul(%v, %v)
-        %bn_var: float32[6] = add(%v2, 1e-05)
-        %bn_rstd: float32[6] = rsqrt(%bn_var)
-        %view: float32[2, 2, 3, 2, 2] = view(%w, size=[2, 2, 3, 2, 2])
-        %view_1: float32[2, 1, 3, 1, 1] = view(%bn_rstd, size=[2, 1, 3, 1, 1])
-        %bn_weight: float32[2, 2, 3, 2, 2] = mul(%view, %view_1)
-        %view_2: float32[4, 3, 2, 2] = view(%bn_weight, size=[4, 3, 2, 2])
-        %sub: float32[6] = sub(%b, %m)
-        %bn_bias: float32[6] = mul(%sub, %bn_rstd)
-        %y: float32[1, 6, 6, 6] = convolution(%x, %view_2, %bn_bias, stride=[1, 1], padding=[0, 0], dilation=[1, 1], groups=2, transposed=true)
+        %cast: float64[6] = cast(%m, dtype=float64)
+        %cast_1: float64[6] = cast(%v2, dtype=float64)
+        %bn_var: float64[6] = add(%cast_1, 1e-05)
+        %bn_rstd: float64[6] = rsqrt(%bn_var)
+        %cast_2: float64[4, 3, 2, 2] = cast(%w, dtype=float64)
+        %view: float64[2, 2, 3, 2, 2] = view(%cast_2, size=[2, 2, 3, 2, 2])
+        %view_1: float64[2, 1, 3, 1, 1] = view(%bn_rstd, size=[2, 1, 3, 1, 1])
+        %bn_weight: float64[2, 2, 3, 2, 2] = mul(%view, %view_1)
+        %view_2: float64[4, 3, 2, 2] = view(%bn_weight, size=[4, 3, 2, 2])
+        %cast_3: float64[6] = cast(%b, dtype=float64)
+        %sub: float64[6] = sub(%cast_3, %cast)
+        %bn_bias: float64[6] = mul(%sub, %bn_rstd)
+        %cast_4: float32[4, 3, 2, 2] = cast(%view_2, dtype=float32)
+        %cast_5: float32[6] = cast(%bn_bias, dtype=float32)
+        %y: float32[1, 6, 6, 6] = convolution(%x, %cast_4, %cast_5, stride=[1, 1], padding=[0, 0], dilation=[1, 1], groups=2, transposed=true)
         """,
     )
 
@@ -85,15 +98,23 @@ def test_after_linear(golden) -> None:
         """,
         """
         %v2: float32[4] = mul(%v, %v)
-        %bn_var: float32[4] = add(%v2, 1e-05)
-        %bn_rstd: float32[4] = rsqrt(%bn_var)
-        %bn_scale: float32[4] = mul(%g, %bn_rstd)
-        %view: float32[4, 1] = view(%bn_scale, size=[4, 1])
-        %bn_weight: float32[4, 3] = mul(%w, %view)
-        %sub: float32[4] = sub(%b, %m)
-        %bn_bias: float32[4] = mul(%sub, %bn_scale)
-        %bn_bias_1: float32[4] = add(%bn_bias, %h)
-        %y: float32[2, 4] = linear(%x, %bn_weight, %bn_bias_1)
+        %cast: float64[4] = cast(%g, dtype=float64)
+        %cast_1: float64[4] = cast(%h, dtype=float64)
+        %cast_2: float64[4] = cast(%m, dtype=float64)
+        %cast_3: float64[4] = cast(%v2, dtype=float64)
+        %bn_var: float64[4] = add(%cast_3, 1e-05)
+        %bn_rstd: float64[4] = rsqrt(%bn_var)
+        %bn_scale: float64[4] = mul(%cast, %bn_rstd)
+        %cast_4: float64[4, 3] = cast(%w, dtype=float64)
+        %view: float64[4, 1] = view(%bn_scale, size=[4, 1])
+        %bn_weight: float64[4, 3] = mul(%cast_4, %view)
+        %cast_5: float64[4] = cast(%b, dtype=float64)
+        %sub: float64[4] = sub(%cast_5, %cast_2)
+        %bn_bias: float64[4] = mul(%sub, %bn_scale)
+        %bn_bias_1: float64[4] = add(%bn_bias, %cast_1)
+        %cast_6: float32[4, 3] = cast(%bn_weight, dtype=float32)
+        %cast_7: float32[4] = cast(%bn_bias_1, dtype=float32)
+        %y: float32[2, 4] = linear(%x, %cast_6, %cast_7)
         """,
     )
 
@@ -134,21 +155,29 @@ def test_before_an_unpadded_convolution_in_groups(golden) -> None:
         """,
         """
         %v2: float32[4] = mul(%v, %v)
-        %bn_var: float32[4] = add(%v2, 0.001)
-        %bn_rstd: float32[4] = rsqrt(%bn_var)
-        %bn_scale: float32[4] = mul(%g, %bn_rstd)
-        %bn_shift: float32[4] = mul(%m, %bn_scale)
-        %bn_shift_1: float32[4] = sub(%h, %bn_shift)
-        %view: float32[2, 3, 2, 3, 3] = view(%w, size=[2, 3, 2, 3, 3])
-        %view_1: float32[2, 1, 2, 1, 1] = view(%bn_scale, size=[2, 1, 2, 1, 1])
-        %view_2: float32[2, 1, 2, 1, 1] = view(%bn_shift_1, size=[2, 1, 2, 1, 1])
-        %bn_weight: float32[2, 3, 2, 3, 3] = mul(%view, %view_1)
-        %view_3: float32[6, 2, 3, 3] = view(%bn_weight, size=[6, 2, 3, 3])
-        %mul: float32[2, 3, 2, 3, 3] = mul(%view, %view_2)
-        %view_4: float32[6, 18] = view(%mul, size=[6, 18])
-        %bn_bias: float32[6] = sum(%view_4, dim=[1])
-        %bn_bias_1: float32[6] = add(%b, %bn_bias)
-        %y: float32[2, 6, 6, 6] = convolution(%x, %view_3, %bn_bias_1, stride=[1, 1], padding=[0, 0], dilation=[1, 1], groups=2)
+        %cast: float64[4] = cast(%g, dtype=float64)
+        %cast_1: float64[4] = cast(%h, dtype=float64)
+        %cast_2: float64[4] = cast(%m, dtype=float64)
+        %cast_3: float64[4] = cast(%v2, dtype=float64)
+        %bn_var: float64[4] = add(%cast_3, 0.001)
+        %bn_rstd: float64[4] = rsqrt(%bn_var)
+        %bn_scale: float64[4] = mul(%cast, %bn_rstd)
+        %bn_shift: float64[4] = mul(%cast_2, %bn_scale)
+        %bn_shift_1: float64[4] = sub(%cast_1, %bn_shift)
+        %cast_4: float64[6, 2, 3, 3] = cast(%w, dtype=float64)
+        %view: float64[2, 3, 2, 3, 3] = view(%cast_4, size=[2, 3, 2, 3, 3])
+        %view_1: float64[2, 1, 2, 1, 1] = view(%bn_scale, size=[2, 1, 2, 1, 1])
+        %view_2: float64[2, 1, 2, 1, 1] = view(%bn_shift_1, size=[2, 1, 2, 1, 1])
+        %bn_weight: float64[2, 3, 2, 3, 3] = mul(%view, %view_1)
+        %view_3: float64[6, 2, 3, 3] = view(%bn_weight, size=[6, 2, 3, 3])
+        %mul: float64[2, 3, 2, 3, 3] = mul(%view, %view_2)
+        %view_4: float64[6, 18] = view(%mul, size=[6, 18])
+        %bn_bias: float64[6] = sum(%view_4, dim=[1])
+        %cast_5: float64[6] = cast(%b, dtype=float64)
+        %bn_bias_1: float64[6] = add(%cast_5, %bn_bias)
+        %cast_6: float32[6, 2, 3, 3] = cast(%view_3, dtype=float32)
+        %cast_7: float32[6] = cast(%bn_bias_1, dtype=float32)
+        %y: float32[2, 6, 6, 6] = convolution(%x, %cast_6, %cast_7, stride=[1, 1], padding=[0, 0], dilation=[1, 1], groups=2)
         """,
     )
 
@@ -185,13 +214,18 @@ def test_between_two_layers_it_goes_into_the_first(golden) -> None:
         """,
         """
         %v2: float32[6] = mul(%v, %v)
-        %bn_var: float32[6] = add(%v2, 1e-05)
-        %bn_rstd: float32[6] = rsqrt(%bn_var)
-        %view: float32[6, 1] = view(%bn_rstd, size=[6, 1])
-        %bn_weight: float32[6, 4] = mul(%w, %view)
-        %neg: float32[6] = neg(%m)
-        %bn_bias: float32[6] = mul(%neg, %bn_rstd)
-        %n: float32[2, 6] = linear(%x, %bn_weight, %bn_bias)
+        %cast: float64[6] = cast(%m, dtype=float64)
+        %cast_1: float64[6] = cast(%v2, dtype=float64)
+        %bn_var: float64[6] = add(%cast_1, 1e-05)
+        %bn_rstd: float64[6] = rsqrt(%bn_var)
+        %cast_2: float64[6, 4] = cast(%w, dtype=float64)
+        %view: float64[6, 1] = view(%bn_rstd, size=[6, 1])
+        %bn_weight: float64[6, 4] = mul(%cast_2, %view)
+        %neg: float64[6] = neg(%cast)
+        %bn_bias: float64[6] = mul(%neg, %bn_rstd)
+        %cast_3: float32[6, 4] = cast(%bn_weight, dtype=float32)
+        %cast_4: float32[6] = cast(%bn_bias, dtype=float32)
+        %n: float32[2, 6] = linear(%x, %cast_3, %cast_4)
         %y: float32[2, 3] = linear(%n, %u)
         """,
     )
@@ -223,3 +257,24 @@ def test_in_front_of_a_layer_it_costs_no_call() -> None:
     calls = [c.kernel for c in compile_native(graph, feeds).entries[0].plans[0].calls]
     assert set(calls) <= {"conv/generated", "movement/strided"}, "weights are not made at load"
     assert calls.count("conv/generated") == 1
+
+
+def test_a_folded_weight_is_rounded_once() -> None:
+    graph = ir.parse(
+        """graph "test" {
+        input %x: float32[1, 1, 1, 1]
+        weight %w: float32[256, 1, 1, 1]
+        weight %g: float32[256]
+        weight %m: float32[256]
+        weight %v: float32[256]
+        %c: float32[1, 256, 1, 1] = convolution(%x, %w, stride=[1, 1], padding=[0, 0], dilation=[1, 1])
+        %y: float32[1, 256, 1, 1] = batch_norm(%c, %g, none, %m, %v, eps=0.001)
+        output "y" = %y
+        }"""
+    )
+    random = np.random.default_rng(0)
+    w, g, v = (random.uniform(0.5, 1.5, 256).astype(np.float32) for _ in range(3))
+    weights = {"w": w.reshape(256, 1, 1, 1), "g": g, "m": np.zeros(256, np.float32), "v": v}
+    y = run_native(graph, {"x": np.ones((1, 1, 1, 1), np.float32)}, weights=weights)["y"].ravel()
+    exact = w.astype(np.float64) * g / np.sqrt(v.astype(np.float64) + 0.001)
+    assert np.array_equal(y, exact.astype(np.float32))

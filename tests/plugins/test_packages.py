@@ -24,11 +24,20 @@ def python(code: str, *arguments: object, **environment: str) -> subprocess.Comp
     )
 
 
-def test_names_of_training_without_pytorch_name_the_extra() -> None:
-    code = "import sys; sys.modules['torch'] = None; import xpuruntime.pytorch as p; p.autocast"
-    last = python(code).stderr.splitlines()[-1]
-    assert last.startswith("xpuruntime.errors.UnavailableError: [xpuruntime.pytorch.autocast]")
-    assert last.endswith("'torch', which is not installed. Run: pip install 'xpuruntime[torch]'")
+def test_every_module_of_training_without_pytorch_names_the_extra() -> None:
+    folder = ROOT / "src" / "xpuruntime"
+    files = (f.relative_to(folder.parent).with_suffix("") for f in (folder / "pytorch").rglob("*.py"))
+    modules = sorted({".".join(f.parts).removesuffix(".__init__") for f in files})
+    assert "xpuruntime.pytorch.policy" in modules
+    code = (
+        "import importlib, sys\nsys.modules['torch'] = None\nfor name in sys.argv[1:]:\n"
+        "    try: importlib.import_module(name)\n    except Exception as error: print(name, type(error).__name__, error)"
+    )
+    said = python(code, *modules).stdout.splitlines()
+    assert [line.partition(" ")[0] for line in said] == modules
+    for line in said:
+        assert "UnavailableError [xpuruntime.pytorch]" in line
+        assert line.endswith("'torch', which is not installed. Run: pip install 'xpuruntime[torch]'")
 
 
 @pytest.mark.parametrize(("arguments", "package", "install"), [

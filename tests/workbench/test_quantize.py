@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 import xpuruntime as xrt
 from xpuruntime.errors import EngineUnavailable, InputError, ModelError, PolicyError
-from xpuruntime.workbench.quantize import quantize
+from xpuruntime.workbench.quantize import float_values, quantize, quantizer
 
 onnx = pytest.importorskip("onnx", reason="the tests build models with onnx")
 pytest.importorskip("onnxruntime", reason="the quantizer")
@@ -115,6 +116,35 @@ def test_an_error_budget_keeps_the_worst_products_in_floats(net: tuple[Path, Pat
     impossible = quantize(model, data, out, max_error=0.0)
     assert len(impossible.kept) == 3
     assert not impossible.ok
+
+
+def test_the_float_model_runs_once_for_each_sample(
+    net: tuple[Path, Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In all rounds of a budget, but for samples whose values have no more room on disk."""
+    session = quantizer._session(onnx.load(str(net[0])))
+    samples = [{"x": x[None]} for x in np.load(net[1])["x"][:4]]
+    runs: list[int] = []
+
+    def run(sample: Mapping[str, Any]) -> dict[str, Any]:
+        runs.append(1)
+        return quantizer._shown(session, sample)
+
+    want = [quantizer._shown(session, s) for s in samples]
+    for folder, room, expected in (
+        (tmp_path, 1 << 30, 4),
+        (tmp_path, 2 * want[0]["y"].nbytes, 8),
+        (None, 1 << 30, 12),
+    ):
+        monkeypatch.setattr(float_values, "_KEPT_BYTES", room)
+        runs.clear()
+        floats = float_values.FloatValues(run, samples, folder)
+        for _ in range(3):
+            for (sample, values), mine, theirs in zip(floats, samples, want, strict=True):
+                assert sample is mine
+                assert values.keys() == theirs.keys()
+                assert all(np.array_equal(values[n], theirs[n]) for n in theirs)
+        assert len(runs) == expected
 
 
 def test_excluded_nodes_stay_in_floats_and_int8_activations_are_symmetric(

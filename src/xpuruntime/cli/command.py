@@ -32,7 +32,7 @@ __all__ = ["CommandResult", "command", "to_plain"]
 
 _WRITTEN: Mapping[str, str] = {
     **{n: f"--{n}" for n in ("output", "save", "html", "export", "plot", "report", "trace")},
-    **{n: f"--{n}" for n in ("markdown", "junit", "annotated")},
+    **{n: f"--{n}" for n in ("markdown", "junit", "annotated", "results")},
     "receipt_file": "--save-receipt",
 }
 """Parameters of commands that name a file to write, and their flags."""
@@ -107,32 +107,38 @@ def _group_values(values: Mapping[str, Any], groups: Mapping[str, type]) -> dict
 def _keep_read_files(values: Mapping[str, Any]) -> None:
     """Raise BadParameter for a file to write that is also read, or that another option writes."""
     read = [text for name, value in values.items() if name not in _WRITTEN for text in _paths(value)]
-    written: dict[Path, str] = {}
+    written: list[tuple[str, Path]] = []
     for name, flag in _WRITTEN.items():
-        path = values.get(name)
-        if not isinstance(path, Path):
-            continue
-        if any(_same_file(path, text) for text in read):
-            text = f"it would overwrite a file that the command reads; got {str(path)!r}"
-            raise typer.BadParameter(text, param_hint=flag)
-        if (other := written.setdefault(path.absolute(), flag)) != flag and (
-            path.is_file() or not path.exists()
-        ):
-            raise typer.BadParameter(f"{other} writes the same file; got {str(path)!r}", param_hint=flag)
+        for path in map(Path, _paths(values.get(name))):
+            if any(_same_file(path, text) for text in read):
+                text = f"it would overwrite a file that the command reads; got {str(path)!r}"
+                raise typer.BadParameter(text, param_hint=flag)
+            for other, taken in written:
+                if other != flag and (_same_file(path, taken) or _same_new_file(path, taken)):
+                    text = f"{other} writes the same file; got {str(path)!r}"
+                    raise typer.BadParameter(text, param_hint=flag)
+            written.append((flag, path))
 
 
 def _paths(value: Any) -> Iterator[str]:
-    """Yield the texts of an argument that may be paths: ``FILE`` and ``NAME=FILE``."""
+    """Yield the texts of an argument that may be paths: ``FILE``, ``NAME=FILE`` and ``FORMAT:FILE``."""
     for item in value if isinstance(value, list | tuple) else (value,):
         if isinstance(item, str | Path):
-            yield str(item)
-            yield str(item).rpartition("=")[2]
+            text = str(item)
+            yield from dict.fromkeys((text, text.rpartition("=")[2], text.partition(":")[2] or text))
 
 
-def _same_file(path: Path, text: str) -> bool:
+def _same_file(path: Path, other: str | Path) -> bool:
     """Return True if both are one regular file."""
     with contextlib.suppress(OSError, ValueError):
-        return path.is_file() and Path(text).is_file() and path.samefile(text)
+        return path.is_file() and Path(other).is_file() and path.samefile(other)
+    return False
+
+
+def _same_new_file(path: Path, other: Path) -> bool:
+    """Return True if both would be one file, which does not exist."""
+    with contextlib.suppress(OSError, ValueError):
+        return not path.exists() and path.resolve() == other.resolve()
     return False
 
 

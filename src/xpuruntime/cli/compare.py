@@ -55,7 +55,7 @@ def compare(
     nodes: Annotated[
         bool,
         typer.Option(
-            "--nodes", help="Compare every value between nodes that both sides show, not outputs alone."
+            "--nodes", help="Compare every intermediate value that both sides show, not outputs alone."
         ),
     ] = False,
     budget: Annotated[
@@ -64,7 +64,7 @@ def compare(
             "--budget",
             min=1,
             metavar="MIB",
-            help="Memory for values between nodes at a time, in MiB, with --nodes.",
+            help="With --nodes: memory for intermediate values, in MiB.",
         ),
     ] = 256,
     as_json: options.AsJson = False,

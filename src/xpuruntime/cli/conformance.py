@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -142,11 +144,17 @@ def conformance(
 
     if report is not None:
         _check_report(report)
+    suites = None if suite is None else _named(suite, "--suite")
+    if "models" not in (suites or ()):
+        for field in dataclasses.fields(networks):
+            if getattr(networks, field.name) != field.default:
+                hint = f"--{field.name}"
+                raise typer.BadParameter("is for the suite models; add --suite models", param_hint=hint)
     model_options = Options(
-        devices=_words(networks.also),
-        precisions=_words(networks.precision),
-        batches=_words(networks.batch),
-        only=_words(networks.only),
+        devices=_named([networks.also], "--also") if networks.also else (),
+        precisions=_named([networks.precision], "--precision"),
+        batches=_named([networks.batch], "--batch"),
+        only=_named([networks.only], "--only") if networks.only else (),
         seconds=networks.seconds,
         each=networks.each,
         workers=networks.workers,
@@ -158,7 +166,7 @@ def conformance(
             where,
             target=target,
             device=device,
-            suites=_words(*(suite or ())),
+            suites=suites or (),
             sample=sample,
             jobs=jobs,
             model_options=model_options,
@@ -186,8 +194,12 @@ def _check_report(path: Path) -> None:
     require_report_extra()
 
 
-def _words(*texts: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(s.strip() for text in texts for s in text.split(",") if s.strip()))
+def _named(texts: Sequence[str], option: str) -> tuple[str, ...]:
+    """Return the distinct words of options such as ``A,B``. Raise typer.BadParameter if there is none."""
+    words = tuple(dict.fromkeys(s.strip() for text in texts for s in text.split(",") if s.strip()))
+    if not words:
+        raise typer.BadParameter(f"names nothing; got {','.join(texts)!r}", param_hint=option)
+    return words
 
 
 def _show(result: ConformanceReport, reasons: int) -> None:

@@ -42,6 +42,7 @@ __all__ = [
     "Times",
     "Tolerance",
     "Tune",
+    "UntunedSessionFlags",
     "Verbose",
     "engine_list",
     "parse_numbers",
@@ -227,14 +228,20 @@ class EngineListFlags:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SessionFlags:
-    """Options of every session, whichever engine runs it."""
+class UntunedSessionFlags:
+    """Options of every session, whichever engine runs it, but --tune."""
 
     policy: Policy = None
     precision: Precision = None
     threads: Threads = None
     cache_dir: CacheDir = None
     compile_timeout: CompileTimeout = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionFlags(UntunedSessionFlags):
+    """Options of every session that may measure kernels when it is built."""
+
     tune: Tune = None
 
 
@@ -343,7 +350,7 @@ class InputFlags:
 
 
 def session_options(
-    session: SessionFlags,
+    session: UntunedSessionFlags,
     *,
     engine: EngineFlags | None = None,
     device: str | None = None,
@@ -365,7 +372,7 @@ def session_options(
         allow_fallback=tuple(d for text in flags.allow_fallback or () for d in text.split(",")),
         compile_timeout_s=session.compile_timeout,
         run_timeout_s=run_timeout,
-        tune_s=session.tune,
+        tune_s=session.tune if isinstance(session, SessionFlags) else None,
     )
 
 

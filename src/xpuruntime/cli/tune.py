@@ -20,7 +20,7 @@ __all__ = ["tune"]
 @command
 def tune(
     model: options.Model,
-    session: options.SessionFlags,
+    session: options.UntunedSessionFlags,
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="TIMES.json", help="File of the measured times.")
     ],
@@ -58,8 +58,6 @@ def tune(
     """Measure every usable kernel of each call inside the model, in alternating rounds. A tuning that was killed continues."""
     from ..workbench.tune import tune as measure
 
-    if session.tune is not None:
-        raise typer.BadParameter("is for sessions; this command measures by --budget", param_hint="--tune")
     seconds = options.parse_seconds(budget, "--budget")
     buckets = [options.parse_sizes(b.split(","), "--bucket") for b in bucket or ()]
     chosen = options.session_options(session, device=device)

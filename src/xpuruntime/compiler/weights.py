@@ -336,6 +336,8 @@ class KnownValues:
             return node.spec.dtype in (DType.INT64, DType.INT32, DType.FLOAT32, DType.FLOAT64)
         if node.op in ("view", "squeeze", "unsqueeze", "clone", "permute", "expand", "flip", "slice", "cat"):
             return len({s.dtype for s in specs}) == 1
+        if not node.attrs.get("wrap", True):  # the step ``take`` wraps
+            return False
         if node.op in (*_LOOKUPS, "where"):
             return self._looks_up(node, specs)
         if node.op == "cast" and (specs[0].dtype is DType.BOOL or specs[0].dtype.is_integer):

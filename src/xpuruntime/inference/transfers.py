@@ -14,13 +14,15 @@ __all__ = ["check_model"]
 
 
 def check_model(who: str, transfers: Mapping[str, str] | None, model: ModelSource) -> None:
-    """Raise PolicyError if ``sync`` is ``none`` and a node makes the host wait, or if the model's format does not tell."""
+    """Raise PolicyError if the policy has ``transfers: {sync: none}`` and the host must wait in a run: a value on the device decides sizes,
+    or what runs next. Raise it as well if the nodes of the model cannot be read.
+    """
     if (transfers or {}).get("sync") == "none":
         check_waits(who, _waits_of(who, model))
 
 
 def _waits_of(who: str, model: ModelSource) -> tuple[HostWait, ...]:
-    """Return the nodes that make the host wait. Raise PolicyError if the format of the model does not tell."""
+    """Return the nodes that make the host wait. Raise PolicyError if the nodes of the model cannot be read."""
     if model.format == "program":
         bodies = [e.name for e in model.graph.entries if e.is_body]
         why, do = "a value decides which entry point runs", "Compile a model without control flow."

@@ -1,7 +1,8 @@
-"""Kernels of targets that bring their own: a method of the porting guide names an entry point and a file, and ``Ported`` calls it.
+"""Kernels that the target of a new device brings along: its methods ``elementwise_kernel``, ``matmul_kernel`` and ``fused_kernel`` return the
+entry point and the file of a kernel, and ``Ported`` calls it.
 
-A call describes its computation in ``options`` as plain data. ``op`` and ``attrs`` are the node's (attributes that are set). ``entry`` and ``file``
-are as the target named them. ``operands`` has a position among the buffers (``{"buffer": 0}``), a number or null each. Buffers are dense.
+A call carries ``options``, which a backend reads instead of parsing the kernel: ``op`` and ``attrs`` of the node, ``entry`` and ``file`` of the
+kernel, and ``operands``: for each one its buffer (``{"buffer": 0}``), a number, or null. Buffers are dense.
 """
 
 from __future__ import annotations

@@ -111,8 +111,10 @@ def check_capacity(config: DecoderConfig, capacity: int, who: str) -> None:
 def _check_whole(who: str, **words: Any) -> None:
     """Raise BuildError for a word whose values are not a sequence of whole numbers."""
     for word, values in words.items():
-        if not isinstance(values, Sequence) or not all(
-            isinstance(n, Integral) and not isinstance(n, bool) for n in values
+        if (
+            isinstance(values, str | bytes)
+            or not isinstance(values, Sequence)
+            or not all(isinstance(n, Integral) and not isinstance(n, bool) for n in values)
         ):
             do = "Give a list of whole numbers." if word == "buckets" else "Give a whole number."
             raise BuildError(who, f"has invalid {word}", got=repr(values), do=do)
@@ -135,10 +137,11 @@ def entry_lengths(
             *(who, capacity, original, original),
         )  # fmt: skip
     if batch < 1:
-        raise BuildError(who, "needs a batch of at least 1", got=batch)
+        raise BuildError(who, "needs a batch of at least 1", got=batch, do="Give 1 or more.")
     lengths = sorted({min(b, capacity) for b in buckets})
     if not lengths or lengths[0] < 1:
-        raise BuildError(who, "needs prefill lengths of 1 or more", got=list(buckets))
+        do = f"Give lengths such as {BUCKETS}."
+        raise BuildError(who, "needs prefill lengths of 1 or more", got=list(buckets)[:20], do=do)
     if config.encoder is None:
         return {DECODE: 1, **{prefill_name(n): n for n in lengths}}
     # The prompts of the decoder have few tokens.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from ..arguments import check_argument
 from ..errors import InputError
 from .answers import Piece
 from .checkpoint.data import Checkpoint
@@ -33,6 +34,9 @@ class Conversation:
     """
 
     def __init__(self, model: Generator, system: str = "") -> None:
+        do = "Open it: Generator(path)."
+        check_argument("Conversation", "model", model, Generator, "a Generator", do)
+        check_argument("Conversation", "system", system, str, "a text", "Give a text, or '' for none.")
         check_chats(model.checkpoint)
         self._model, self._system = model, system
         self.messages: list[dict[str, str]] = []
@@ -48,6 +52,7 @@ class Conversation:
         When the answer ends, is closed or is interrupted, its text so far is part of the conversation; a message without any answer is not.
         Raises InputError for a conversation that is longer than the cache.
         """
+        check_argument("Conversation.ask", "text", text, str, "a text", "Give the message as a text.")
         asked = [*self.messages, {"role": "user", "content": text}]
         pieces = self._model.stream(asked, **words)
         return self._answer(asked, pieces)

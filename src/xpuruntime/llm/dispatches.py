@@ -31,7 +31,7 @@ from ..types import DType
 from .build import DECODE, build_program, check_capacity, with_source
 from .checkpoint.config import DecoderConfig
 from .decoder import decoder_graph
-from .generate import computed_in
+from .resolve import computed_in
 
 __all__ = ["Dispatches", "dispatch_table", "recorded", "written_out"]
 

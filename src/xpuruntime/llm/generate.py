@@ -13,30 +13,19 @@ several threads are serialized.
 from __future__ import annotations
 
 import contextlib
-import math
 import os
-import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar, overload
+from typing import Any, overload
 
-import numpy as np
-
-from ..arguments import check_argument, check_count, check_several
+from ..arguments import MAX_THREADS, check_argument, check_count, check_flag, check_several
 from ..compiler.resolve import resolve_target
-from ..errors import (
-    InputError,
-    PolicyError,
-    PrecisionUnavailable,
-)
+from ..errors import InputError, PolicyError
 from ..faults import contained, foreign
 from ..inference.native.executor_evidence import Observations
-from ..inference.native.targets import own_target, reaches
-from ..ir.interp.sampling import NO_TOKEN
+from ..inference.native.targets import own_target
 from ..kernels.catalogue import kernels_of
-from ..policies import Resolved
-from ..policies.entrances import INSTEAD_OF_INT8, demanded
+from ..policies.entrances import demanded
 from ..policies.vocabulary import WEIGHT_KERNELS
 from ..printable import logger
 from ..profiler.receipt import Receipt
@@ -46,24 +35,22 @@ from ..protocols import Array
 from ..storage.store import Store
 from ..targets import DeviceId
 from ..types import DType
-from .answers import Completion, Piece, Prompt, Source
+from .answer_loop import AnswerLoop
+from .answers import Completion, Piece, Prompt
 from .build import BUCKETS, cache_words, entry_lengths, with_source
 from .checkpoint.data import Checkpoint
 from .checkpoint.reader import open_checkpoint
-from .decoding.answer import AnswerState, checked_token
-from .decoding.beams import beam_search
-from .decoding.sources import source_rows
-from .decoding.texts import AnswerTexts
-from .decoding.words import GenerationOptions, speculation_of
+from .decoding.words import speculation_of
 from .parallel.opening import RankWeights, open_steps, rank_devices, shards_of, tensor_ranks
 from .programs import DecoderPrograms
 from .report import plan_of, receipt_of
-from .speculation import Drafter, DraftModel, Drafts, PromptLookup, speculated
+from .resolve import computed_in, device_for
+from .speculation import DraftModel, Drafts
 
-__all__ = ["Completion", "Generator", "Piece", "Prompt", "computed_in", "device_for", "generate"]
+__all__ = ["Completion", "Generator", "Piece", "Prompt", "generate"]
 
 _log = logger("xpuruntime.session")
-_T = TypeVar("_T")
+_MAX_BATCH = 1 << 16
 
 
 class Generator:
@@ -107,15 +94,16 @@ class Generator:
             check_argument(
                 "Generator", "on_progress", on_progress, Callable, "a function", "Give a function of text."
             )
-        batch = check_count("Generator", "batch", batch)
-        threads = None if threads is None else check_count("Generator", "threads", threads)
-        say = on_progress or _silent
+        batch = check_count("Generator", "batch", batch, 1, _MAX_BATCH)
+        if threads is not None:
+            threads = check_count("Generator", "threads", threads, 1, MAX_THREADS)
+        say = _silent if on_progress is None else _users(on_progress)
         self.checkpoint = _sized(open_checkpoint(model), source_capacity)
         self.config = config = self.checkpoint.config
         self.request = demands = demanded("Generator", {}, policy)
         self.arguments = {k: str(v) for k, v in (("target", device), ("precision", dtype)) if v is not None}
         execution = demands.policy.execution
-        self._speculation = speculation_of(execution.options_for("native"))
+        speculation = speculation_of(execution.options_for("native"))
         notes: list[str] = []
         device = device_for(device, target, demands, notes)
         self.dtype, demands = computed_in(dtype, config.dtype, demands, notes)
@@ -123,7 +111,7 @@ class Generator:
             do = "Open the model as a BatchGenerator, or with batch=1."
             raise PolicyError("Generator", "does not support batch_invariant with a batch", got=batch, do=do)
         if config.experts is not None and (stored := demands.policy.kernel.stored_weights()):
-            kind = resolve_target(target or own_target(DeviceId.parse(device))).kind
+            kind = resolve_target(own_target(DeviceId.parse(device)) if target is None else target).kind
             if f"matmul/{WEIGHT_KERNELS[stored]}" not in {k.name for k in kernels_of("expert_linear", kind)}:
                 notes.append(
                     f"weights: {stored} does not apply to the matrices of experts on {kind}, which keep their type"
@@ -137,7 +125,7 @@ class Generator:
             )
         )
         self.devices = rank_devices(device, tensor_ranks(execution))
-        target = target or own_target(DeviceId.parse(device))
+        target = own_target(DeviceId.parse(device)) if target is None else target
         shards = shards_of(self.checkpoint, self.devices)
         self.programs = DecoderPrograms(
             shards[0],
@@ -165,10 +153,14 @@ class Generator:
         )
         self.weights = self._parts[0].weights
         self.decode, self.prefill, self.states = self.steps.decode, self.steps.prefill, self.steps.states
-        self._texts = AnswerTexts(self.checkpoint, self.capacity, self._most_likely)
-        self._lock = threading.Lock()
-        self._holder: int | None = None  # id of the thread that holds the lock
-        self._threads, self.drafts = threads, Drafts()
+        self._loop = AnswerLoop(
+            self.checkpoint,
+            self.steps,
+            self.capacity,
+            speculation=speculation,
+            draft_model=self._draft_model,
+        )
+        self._texts, self._threads = self._loop.texts, threads
         self._assistants: dict[Any, Generator] = {}
 
     # ── plan and receipt ──
@@ -185,7 +177,8 @@ class Generator:
         """Return what did run: the plan, and evidence of the kernels that each entry point called. ``times``: measure each kernel on the
         inputs of the last run.
         """
-        with self._lock:
+        times = check_flag("Generator.receipt", "times", times)
+        with self.exclusive():
             return receipt_of(self, times=times)
 
     # ── texts ──
@@ -205,7 +198,8 @@ class Generator:
                 do="Give a prompt of text, or open an encoder-decoder.",
             )
         source = self._texts.source(prompt)
-        return self.steps.encode([source])[0]
+        with self.exclusive():
+            return self.steps.encode([source])[0]
 
     @overload
     def generate(
@@ -231,6 +225,9 @@ class Generator:
         num_beams, length_penalty, early_stopping: beam search, with the rules of transformers. ``batch`` must be at least ``num_beams``.
         Raises InputError, UnavailableError, RunError.
         """
+        if on_piece is not None:
+            do = "Give a function of text."
+            check_argument("generate", "on_piece", on_piece, Callable, "a function", do)
         if _is_batch(prompt):
             if on_piece is not None:
                 raise InputError(
@@ -240,14 +237,14 @@ class Generator:
                     do="Leave on_piece out, or give one prompt.",
                 )
             return self.generate_batch(prompt, **words)  # type: ignore[arg-type]
-        options = self._options(words)
+        options = self._loop.options(words)
         if on_piece is not None and (options.samples > 1 or options.num_beams > 1):
             raise InputError(
                 "generate",
                 "supports on_piece for a single answer without beam search only",
                 do="Leave on_piece out, or use stream().",
             )
-        answers = self._answers([self._texts.source(prompt)], on_piece, options)  # type: ignore[arg-type]
+        answers = self._loop.answers([self._texts.source(prompt)], options, on_piece)  # type: ignore[arg-type]
         return answers if options.samples > 1 else answers[0]
 
     def generate_batch(self, prompts: Sequence[Prompt], **words: Any) -> list[Completion]:
@@ -256,8 +253,8 @@ class Generator:
         """
         do = "Give a list of texts, or of lists of tokens."
         prompts = check_several("generate_batch", "prompts", prompts, "several prompts", do)
-        options = self._options(words)
-        return self._answers([self._texts.source(p) for p in prompts], None, options)
+        options = self._loop.options(words)
+        return self._loop.answers([self._texts.source(p) for p in prompts], options)
 
     def stream(self, prompt: Prompt, **words: Any) -> Iterator[Piece]:
         """Generate tokens one at a time. Greedy unless a temperature is given. Words are those of transformers' ``GenerationConfig``:
@@ -281,135 +278,24 @@ class Generator:
         json_schema, regex, grammar: what the answer matches (a Lark grammar). Needs ``pip install 'xpuruntime[grammar]'``.
         Raises InputError, UnavailableError.
         """
-        options = self._options(words)
+        options = self._loop.options(words)
         if options.samples > 1 or options.num_beams > 1:
             raise InputError("stream", "supports one answer without beam search", do="Call generate.")
-        states = self._texts.states([self._texts.source(prompt)], options)
-        return (piece for _, piece in self._held(lambda: self._pieces(states)))
+        return self._loop.stream(self._texts.source(prompt), options)
 
-    def _options(self, words: Mapping[str, Any]) -> GenerationOptions:
-        """Return the checked options of a call. A policy's speculation applies unless the call has its own, or searches by beams."""
-        options = self._texts.options(words)
-        if options.num_beams == 1 and not options.drafts:
-            options = replace(options, **self._speculation)
-        if options.drafts and self.steps.encoders:
-            who = f"language model {self.checkpoint.name}"
-            raise InputError(
-                who,
-                "is an encoder-decoder, which does not support speculative decoding",
-                do="Leave the speculation out.",
-            )
-        return options
+    # ── speculative decoding ──
 
-    def _answers(
-        self,
-        texts: Sequence[Source],
-        on_piece: Callable[[str], object] | None,
-        options: GenerationOptions,
-    ) -> list[Completion]:
-        if options.num_beams > 1:
-            return [c for text in texts for c in self._held(lambda t=text: self._beams(t, options))]  # type: ignore[misc]
-        states, size = self._texts.states(texts, options), 1 if options.drafts else self.steps.batch
-        groups = [states[i : i + size] for i in range(0, len(states), size)]
-        return [completion for group in groups for completion in self._together(group, on_piece)]
-
-    def _together(
-        self, states: list[AnswerState], on_piece: Callable[[str], object] | None
-    ) -> list[Completion]:
-        """Return the answers of texts that are decoded together."""
-        start = first_token_time = time.perf_counter()
-        pieces: list[list[Piece]] = [[] for _ in states]
-        ended = [start] * len(states)
-        started = False
-        for row, piece in self._held(lambda: self._pieces(states)):
-            if not started:
-                first_token_time, started = time.perf_counter(), True
-            pieces[row].append(piece)
-            if on_piece is not None and piece.text:
-                with foreign():
-                    on_piece(piece.text)
-            if piece.finish:
-                ended[row] = time.perf_counter()
-        return [
-            _completion(state, answer, first_token_time - start, end - first_token_time)
-            for state, answer, end in zip(states, pieces, ended, strict=True)
-        ]
-
-    def _held(self, work: Callable[[], Iterator[_T]]) -> Iterator[_T]:
-        """Yield what ``work`` yields while other threads wait."""
-        with self.exclusive():
-            yield from work()
+    @property
+    def drafts(self) -> Drafts:
+        """Return the counts of speculative decoding."""
+        return self._loop.drafts
 
     @contextlib.contextmanager
-    def exclusive(self) -> Iterator[None]:
-        """Let other threads wait, because a text changes the cache. Raises InputError if this thread has an active stream."""
-        me = threading.get_ident()
-        if self._holder == me:  # waiting for the lock would be a deadlock
-            do = "Read it to its end, or call its close()."
-            raise InputError(
-                f"language model {self.checkpoint.name}", "has another active stream on this thread", do=do
-            )
-        with self._lock:
-            self._holder = me
-            try:
-                yield
-            finally:
-                self._holder = None
-
-    def _pieces(self, states: list[AnswerState]) -> Iterator[tuple[int, Piece]]:
-        """Yield (index of a text, piece of its answer)."""
-        if states[0].options.drafts:
-            yield from ((0, piece) for piece in self._speculated(states[0]))
-            return
-        # Token and position of the next cache row of each text. Those of a finished text no longer change.
-        tokens, positions = [s.prompt[-1] for s in states], [len(s.prompt) - 1 for s in states]
-        live = set(range(len(states)))
-        if sources := [s.source for s in states if s.source is not None]:
-            self.steps.encode(sources)
-        self.steps.read([s.prompt for s in states])
-        options = states[0].options
-        most_likely, on_device, counts = options.most_likely, options.on_device, options.counts
-        settings = [options.sampling.settings] * len(states)
-        selected = most_likely  # the tokens of the last step are there
-        while True:
-            for row in sorted(live):
-                state = states[row]
-                token = state.forced
-                if token is None:
-                    token = (
-                        checked_token(int(self.steps.token[row]))
-                        if selected
-                        else state.pick(self.steps.logits[row])
-                    )
-                if most_likely and not math.isfinite(self.steps.logits[row, token]):
-                    token = checked_token(NO_TOKEN)  # argmax returns a token even if logits are NaN
-                piece = state.accept(token, self.steps.logits[row])
-                if piece.finish:
-                    live.discard(row)
-                else:
-                    tokens[row], positions[row] = token, len(state.prompt) + len(state.tokens) - 1
-                yield row, piece
-            if not live:
-                return
-            if most_likely or not on_device:
-                self.steps.step(tokens, positions)
-                continue
-            if counts and not selected:
-                self.steps.write_counts([s.counts for s in states if s.counts is not None])
-            selected = True
-            self.steps.sample(tokens, positions, settings, [s.numbers for s in states])
-
-    def _speculated(self, state: AnswerState) -> Iterator[Piece]:
-        """Yield the pieces of one answer, with guesses of the next tokens that runs of several tokens check."""
-        options = state.options
-        if options.assistant_model is None:
-            drafter: Drafter = PromptLookup(options.max_matching_ngram_size)
-            yield from speculated(self.steps, state, drafter, options.drafts, self.capacity, self.drafts)
-            return
-        model = self._assistant(options.assistant_model)
+    def _draft_model(self, source: Any) -> Iterator[DraftModel]:
+        """Let a smaller model guess the tokens of one answer."""
+        model = self._assistant(source)
         with model.exclusive():
-            drafter = DraftModel(model.steps, model.config.vocab, model.capacity, self.config.vocab)
-            yield from speculated(self.steps, state, drafter, options.drafts, self.capacity, self.drafts)
+            yield DraftModel(model.steps, model.config.vocab, model.capacity, self.config.vocab)
 
     def _assistant(self, source: Any) -> Generator:
         """Return the draft model, opened once. Raises InputError if its tokens have other meanings."""
@@ -432,60 +318,31 @@ class Generator:
             )
         return model
 
-    def _beams(self, text: Source, options: GenerationOptions) -> Iterator[Completion]:
-        """Yield the best answers of a beam search."""
-        prompt, source = self._texts.begun(text, options)
-        who, beams = f"language model {self.checkpoint.name}", options.num_beams
-        if beams > self.steps.batch:
-            do = f"Open the model with batch={beams} or more."
-            raise InputError(
-                who, f"decodes {self.steps.batch} texts together, fewer than num_beams", got=beams, do=do
-            )
-        limit = min(options.limit(len(prompt)), self.capacity - len(prompt) + 1)
-        start = first_token_time = time.perf_counter()
-        if source is not None:
-            self.steps.encode([source] * beams)
-        logits = self.steps.read([prompt] * beams)
-        first_token_time = time.perf_counter()
-        position = len(prompt) - 1
-
-        def advance(rows: list[int], tokens: list[int]) -> Array:
-            nonlocal position
-            position += 1
-            self.steps.reorder(rows)
-            return self.steps.step(tokens, [position] * beams)
-
-        answers = beam_search(prompt, options, limit, logits, advance)[: options.samples]
-        seconds = (first_token_time - start, time.perf_counter() - first_token_time)
-        codec = self.checkpoint.text
-        rows = len(prompt) if source is None else source_rows(source)
-        for answer in answers:
-            stopped = bool(answer.tokens) and answer.tokens[-1] in options.stop_tokens
-            tokens = answer.tokens[:-1] if stopped else answer.tokens
-            full = len(answer.tokens) == limit < options.limit(len(prompt))
-            finish = "stop" if stopped else "capacity" if full else "length"
-            shown = "" if codec is None else codec.decode(tokens)
-            yield Completion(tokens, shown, rows, finish, *seconds, score=answer.score)
-
-    def _most_likely(self, source: Source, start: int, tokens: Sequence[int]) -> int:
-        """Return the most likely of some tokens after a source and a first token."""
-
-        def read() -> Iterator[Array]:
-            self.steps.encode([source])
-            yield self.steps.read([[start]])[0, list(tokens)]
-
-        (logits,) = self._held(read)
-        return tokens[int(np.argmax(logits))]
-
     # ── steps ──
 
+    def exclusive(self) -> contextlib.AbstractContextManager[None]:
+        """Let other threads wait, because a text changes the cache. Raises InputError if this thread has an active stream."""
+        return self._loop.exclusive()
+
     def read(self, tokens: Sequence[int], start: int = 0) -> Array:
-        """Prefill one text from position ``start``. Return the logits [1, vocab] of the next token (valid until the next step)."""
-        return self.steps.read([tokens], start)[:1]
+        """Prefill one text from position ``start``. Return the logits [1, vocab] of the next token (valid until the next step).
+
+        Raises InputError for tokens that the model does not have, or that do not fit into the cache.
+        """
+        start = check_count("Generator.read", "start", start, 0, self.capacity - 1)
+        tokens = self._texts.rows(tokens, start)
+        with self.exclusive():
+            return self.steps.read([tokens], start)[:1]
 
     def step(self, token: int, position: int) -> Array:
-        """Decode one token of one text. Return the logits [1, vocab] of the next token (valid until the next step)."""
-        return self.steps.step([token], [position])[:1]
+        """Decode one token of one text. Return the logits [1, vocab] of the next token (valid until the next step).
+
+        Raises InputError for a token that the model does not have, or a position beyond the cache.
+        """
+        token = check_count("Generator.step", "token", token, 0, self.config.vocab - 1)
+        position = check_count("Generator.step", "position", position, 0, self.capacity - 1)
+        with self.exclusive():
+            return self.steps.step([token], [position])[:1]
 
     def close(self) -> None:
         """Free memory, after the store has the weights. Later calls raise RunError."""
@@ -517,67 +374,14 @@ def _silent(text: str) -> None:
     """Report nothing."""
 
 
-def device_for(device: Any, target: Any, demands: Resolved, notes: list[str]) -> Any:
-    """Return the argument, else the policy's device, else the CPU. If it is unavailable, return the first available device of
-    ``allow_fallback``.
-    """
-    execution = demands.policy.execution
-    requested = device if device is not None else execution.target
-    name = "cpu" if requested in (None, "auto") else requested
-    if target is not None or reaches(DeviceId.parse(name)):
-        return name
-    for alternative in execution.allow_fallback or ():
-        if reaches(fallback := DeviceId.parse(alternative)):
-            why = reaches(DeviceId.parse(name)).reason
-            notes.append(f"device {name} is unavailable ({why}); {fallback} is used instead")
-            return str(fallback)
-    return name  # own_target raises the error with the reason
+def _users(function: Callable[[str], object]) -> Callable[[str], object]:
+    """Return a user's function whose exceptions pass unchanged."""
 
+    def call(text: str) -> None:
+        with foreign():
+            function(text)
 
-def computed_in(
-    dtype: DType | str | None, checkpoint_dtype: DType, demands: Resolved, notes: list[str]
-) -> tuple[DType, Resolved]:
-    """Return the dtype to compute in (the argument, else the policy's precision, else the checkpoint's own) and the remaining demands.
-
-    Raises PrecisionUnavailable.
-    """
-    requested = demands.policy.execution.precision
-    if dtype is not None:
-        try:
-            computed = DType.of(dtype)
-        except ValueError:
-            computed = None
-        if computed is None or not computed.is_float:
-            do = f"Use one of {', '.join(d.value for d in _COMPUTED)}."
-            raise PrecisionUnavailable("Generator", "has an unsupported dtype", got=dtype, do=do)
-        return computed, demands.without("precision")
-    if requested in (None, "model"):
-        return checkpoint_dtype, demands
-    precision = DType.of(requested)
-    if precision in _COMPUTED:
-        return precision, demands.without("precision")
-    if demands.policy.execution.allow_fallback:
-        notes.append(
-            f"precision {precision.value} is not supported; {checkpoint_dtype.value} is used instead"
-        )
-        return checkpoint_dtype, demands.without("precision")
-    do = INSTEAD_OF_INT8 if precision.is_integer else f"Use one of {', '.join(d.value for d in _COMPUTED)}."
-    raise PrecisionUnavailable(
-        "Generator", f"precision {precision.value} is not supported", got=requested, do=do
-    )
-
-
-_COMPUTED = (DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16)
-
-
-def _completion(state: AnswerState, pieces: Sequence[Piece], prefill_s: float, decode_s: float) -> Completion:
-    """Return the answer of a text whose generation has ended. A stop token is no part of it."""
-    stopped = state.tokens[-1] in state.options.stop_tokens
-    count = len(state.tokens) - stopped
-    logprobs = tuple(p.logprob for p in pieces[:count] if p.logprob is not None)
-    text, finish = "".join(p.text for p in pieces), pieces[-1].finish
-    rows = len(state.prompt) if state.source is None else source_rows(state.source)
-    return Completion(tuple(state.tokens[:count]), text, rows, finish, prefill_s, decode_s, logprobs)
+    return call
 
 
 def _is_batch(prompt: Prompt | Sequence[Prompt]) -> bool:

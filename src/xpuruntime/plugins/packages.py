@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from ..errors import UnavailableError
 
-__all__ = ["EXTRAS", "importable", "missing_package"]
+__all__ = ["EXTRAS", "importable", "missing_package", "require_package"]
 
 EXTRAS: Mapping[str, str] = {
     "onnx": "onnx",
@@ -49,6 +49,17 @@ def missing_package(error: Exception, who: str) -> UnavailableError | None:
     name = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
     if not name or name == __package__.partition(".")[0] or importable(name):
         return None
+    return _not_installed(name, who)
+
+
+def require_package(name: str, who: str) -> None:
+    """Raise UnavailableError if a package is not installed. The package is not imported."""
+    if not importable(name):
+        raise _not_installed(name, who)
+
+
+def _not_installed(name: str, who: str) -> UnavailableError:
+    """Return the error for a package, by its import name, with the command that installs it."""
     extra = EXTRAS.get(name)
     package = f"'xpuruntime[{extra}]'" if extra else _DISTRIBUTIONS.get(name)
     do = (

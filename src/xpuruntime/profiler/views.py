@@ -46,7 +46,7 @@ def plan_table(plans: Sequence[Plan], series: Series) -> Table:
 
 
 def decision_blocks(decisions: Sequence[Decision]) -> list[Block]:
-    """Every decision with its rejected candidates: what was chosen or not, the reason's code, its text and the advice."""
+    """Return a table with a row for what each decision chose and for each candidate that it rejected: code, reason and advice."""
     rows: list[tuple[Cell | str, ...]] = []
     for d in decisions:
         head = Cell(d.question, d.subject)
@@ -63,7 +63,7 @@ def _candidate(c: Candidate, sign: str, tone: str) -> tuple[Cell | str, ...]:
 
 
 def machine_blocks(versions: Mapping[str, str]) -> list[Block]:
-    """Processor, CUDA devices, libraries and the versions that took part."""
+    """Return the facts of this machine: processor, memory, CUDA devices, loaded libraries, and ``versions`` by name."""
     from ..runtime.device import cpu, cuda, libraries
 
     c = cpu()
@@ -76,7 +76,7 @@ def machine_blocks(versions: Mapping[str, str]) -> list[Block]:
     pairs = (
         ("processor", f"{c.model} ({c.level or c.architecture})"),
         ("cores", f"{c.usable_cores} usable of {c.logical_cores} logical"),
-        ("caches", caches or "not told"),
+        ("caches", caches or "unknown"),
         ("memory", f"{size(c.memory_bytes)}{limit}"),
         ("CUDA devices", gpus or f"none: {report.status.message.partition(';')[0]}"),
     )

@@ -15,14 +15,14 @@ and backward. An op without such a kernel runs on PyTorch's own operator, and ``
     ops/        the ops as torch.library custom ops
     routing     PyTorch's functions that a policy sends to these ops
     capture/    CUDA graphs of training steps
+
+Importing the package, or a module of it, raises UnavailableError if PyTorch is not installed.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 from ..lazy import lazy_names
-from ..plugins.packages import missing_package
+from ..plugins.packages import require_package
 
 __all__ = [
     "Certificate",
@@ -40,7 +40,8 @@ __all__ = [
     "transfer_limits",
 ]
 
-_load, __dir__ = lazy_names(
+require_package("torch", __name__)
+__getattr__, __dir__ = lazy_names(
     __name__,
     {
         "Certificate": "xpuruntime.pytorch.certificate",
@@ -58,13 +59,3 @@ _load, __dir__ = lazy_names(
         "transfer_limits": "xpuruntime.pytorch.step_limits",
     },
 )
-
-
-def __getattr__(name: str) -> Any:
-    """Import a public name on its first use. Raises UnavailableError without PyTorch."""
-    try:
-        return _load(name)
-    except ModuleNotFoundError as error:
-        if (missing := missing_package(error, f"xpuruntime.pytorch.{name}")) is None:
-            raise
-        raise missing from error

@@ -97,7 +97,10 @@ class Store:
     def __init__(
         self, root: str | os.PathLike[str] | None = None, *, limit: int | None = None, mode: str = ""
     ) -> None:
-        self.root = _expand(root) if root else env.get_path("XPU_CACHE_DIR") or _user_folder()
+        if root is None or (isinstance(root, str) and not root):
+            self.root = env.get_path("XPU_CACHE_DIR") or _user_folder()
+        else:
+            self.root = _expand(root)
         self.limit = env.get_bytes("XPU_CACHE_BYTES") if limit is None else limit
         self.mode = mode or env.get("XPU_CACHE_MODE")
         self._disabled = False  # set after a warning; from then on nothing is written

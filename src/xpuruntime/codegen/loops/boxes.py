@@ -118,7 +118,7 @@ class Lookup:
     """An index tensor that shifts one side of a move.
 
     For box index i, v is the value at ``offset + sum(i[d] * strides[d])`` of ``arg``. It shifts the source (with ``writes``, the target) by
-    ``v * step`` elements. v must be within ``size``; a negative v counts from the end.
+    ``v * step`` elements. v must be within ``size``; a negative v counts from the end if ``wraps``.
     """
 
     arg: str
@@ -128,6 +128,7 @@ class Lookup:
     step: int
     size: int
     writes: bool = False
+    wraps: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -184,7 +184,8 @@ def _nested(
         if k in known or any(d.steps[2 + k] for d in nest.dims[depth:]):
             continue
         where = _sum(lookup.offset, [(n, d.steps[2 + k]) for n, d in zip(names, nest.dims, strict=False)])
-        lines.append(f"const int64_t at{k} = index_in({lookup.arg}[{where}], {lookup.size}, scratch);")
+        position = "index_in" if lookup.wraps else "index_within"
+        lines.append(f"const int64_t at{k} = {position}({lookup.arg}[{where}], {lookup.size}, scratch);")
         known = known | {k}
     dims = nest.dims
     depth_left = len(dims) - depth

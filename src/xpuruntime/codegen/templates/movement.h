@@ -22,6 +22,14 @@ static inline int64_t index_in(I index, int64_t size, void *scratch) {
   return 0;
 }
 
+// Return an index into a dim of `size`. One outside the dim, also a negative one, is reported and read as 0.
+template <class I>
+static inline int64_t index_within(I index, int64_t size, void *scratch) {
+  if ((uint64_t)(int64_t)index < (uint64_t)size) return (int64_t)index;
+  fail(scratch, INDEX_OUTSIDE, (int64_t)index, size);
+  return 0;
+}
+
 // Bytes in the widest pieces that fit; the last piece may overlap the one before it.
 template <int PIECE, int LEAST>
 INLINE void copy_bytes(char *to, const char *from, int64_t n) {

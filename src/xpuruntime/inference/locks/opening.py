@@ -76,7 +76,10 @@ class OpenLock:
         )
 
     def validate(self, model: ModelSource, request: SessionRequest) -> tuple[LockChange, ...]:
-        """Return the validators that failed if the lock declares a fallback. Raises LockError otherwise."""
+        """Compare the lock's validators (digest of the model, versions, device and others) with this machine.
+
+        Return those that differ, which the session then opens without the lock. Raises LockError for them if the lock has no fallback.
+        """
         from ..lock_checks.validators import changed_validators, facts_request
 
         if self.lock.of_dag:
@@ -141,7 +144,7 @@ class OpenLock:
 
 
 def lockable(plan: Plan, executable: Executable) -> Plan:
-    """Return the plan as its digest covers it. The kernels of open shapes are those of their programs, not of the plan."""
+    """Return the part of a plan that a lock has a digest of. With open shapes it has no kernels: each program, one per shape, has its own."""
     if isinstance(executable, NativeExecutable) and executable.only is None:
         return replace(plan, nodes=tuple(replace(n, kernel="") for n in plan.nodes))
     return plan

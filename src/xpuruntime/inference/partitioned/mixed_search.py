@@ -26,8 +26,8 @@ from ..selection.candidate import EngineCandidate, LoadedEngine
 from .mixed import MixedExecutable, mixed_of, partition_on
 
 __all__ = [
-    "HOPELESS",
     "KEPT",
+    "MAX_TIME_RATIO",
     "ROUNDS",
     "Mix",
     "TimedPlan",
@@ -42,7 +42,7 @@ ROUNDS = (4, 3, 2)
 """The highest number of mixes built per round. Each round after the first uses costs corrected by the rounds before it."""
 
 KEPT = 3  # mixes that are measured against the single engines
-HOPELESS = 1.1
+MAX_TIME_RATIO = 1.1
 """A mix whose regions take more than this multiple of the best single engine's time is not measured against it."""
 
 _SHARES = (0.02, 0.06)
@@ -119,7 +119,7 @@ def searched(
                 )
                 outcome.executable.close()
     built.sort(key=lambda m: m.seconds)
-    limit = math.inf if place else HOPELESS * whole  # a demanded placement is built at any cost
+    limit = math.inf if place else MAX_TIME_RATIO * whole  # a demanded placement is built at any cost
     fastest = [m for m in built if m.seconds <= limit][:KEPT]
     for mix in built:
         if mix not in fastest:

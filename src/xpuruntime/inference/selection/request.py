@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ... import env
-from ...arguments import check_count
+from ...arguments import MAX_THREADS, check_count
 from ...engines import engine_names, lookup
 from ...errors import PolicyError
 from ...policies import ExecutionPolicy, KernelPolicy, Policy, Resolved, effective_policy, load_policy
@@ -21,7 +21,6 @@ from ...types import DType
 from ..self_check import SelfCheck
 
 __all__ = [
-    "MAX_THREADS",
     "SessionRequest",
     "demanded_fields",
     "half",
@@ -29,10 +28,6 @@ __all__ = [
     "session_request",
     "thread_count",
 ]
-
-
-MAX_THREADS = 4096
-"""The most CPU threads that a session may have: more exhaust a process instead of using its cores."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,4 +1,7 @@
-"""Stored verdicts: a second opening of a model on the same device with the same versions needs no reference."""
+"""Stored verdicts of self-checks: a model that was checked on this device with these versions is not checked again.
+
+``ingredients`` are the facts that a verdict depends on: model, device, engine, versions. Their digest is the key.
+"""
 
 from __future__ import annotations
 

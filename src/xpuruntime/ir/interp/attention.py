@@ -52,13 +52,16 @@ def paged_attention(
     places = np.arange(visible)
     for b, (table, at) in enumerate(zip(tables.astype(np.int64), positions.astype(np.int64), strict=True)):
         if at.max(initial=-1) >= visible:
-            raise IndexError(f"a position is out of range for {tables.shape[1]} blocks of {block_size}")
+            raise IndexError(
+                f"position {at.max()} is out of range for {tables.shape[1]} blocks of {block_size}"
+            )
         seen = places <= at[:, None]
         if window:
             seen &= places > at[:, None] - window
         used = seen.any(axis=0).reshape(-1, block_size).any(axis=1)
-        if ((table < 0) | (table >= blocks))[used].any():
-            raise IndexError(f"a block is out of range for a cache of {blocks}")
+        outside = table[used & ((table < 0) | (table >= blocks))]
+        if outside.size:
+            raise IndexError(f"block {outside[0]} is out of range for a cache of {blocks}")
         rows = (np.where(used, table, 0)[:, None] * block_size + np.arange(block_size)).ravel()
         k, v = (x[rows].swapaxes(0, 1)[None] for x in (keys, values))
         y[b] = attention(

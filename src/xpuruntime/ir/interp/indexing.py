@@ -13,11 +13,12 @@ from .rule import InterpRule, Operand, plain, wide
 __all__ = ["RULES", "from_start"]
 
 
-def from_start(index: Array, size: int) -> Array:
-    """Wrap negative indices. Raises IndexError for an index out of range."""
+def from_start(index: Array, size: int, wrap: bool = True) -> Array:
+    """Wrap negative indices. Raises IndexError for an index out of range, which a negative one is without ``wrap``."""
     indices = index.astype(np.int64)
-    if indices.size and (indices.min() < -size or indices.max() >= size):
-        raise IndexError(f"an index is out of range for a dim of {size}")
+    outside = indices[(indices < (-size if wrap else 0)) | (indices >= size)]
+    if outside.size:
+        raise IndexError(f"index {outside[0]} is out of range for a dim of {size}")
     return np.where(indices < 0, indices + size, indices)
 
 
@@ -36,10 +37,10 @@ def gather(x: Array, index: Array, *, dim: int) -> Array:
     return rows[_along(indices, dim, rows.shape)].reshape(index.shape)
 
 
-def index_select(x: Array, index: Array, *, dim: int) -> Array:
-    """Compute numpy.take."""
+def index_select(x: Array, index: Array, *, dim: int, wrap: bool) -> Array:
+    """Compute numpy.take. Without ``wrap``, a negative index is out of range."""
     rows = np.atleast_1d(x)
-    y = np.take(rows, from_start(index, rows.shape[dim]), axis=dim)
+    y = np.take(rows, from_start(index, rows.shape[dim], wrap), axis=dim)
     return y if x.ndim else y.reshape(())
 
 

@@ -231,12 +231,12 @@ ROWS: tuple[OpEntry, ...] = (
         meaning="y[i, j] = x[index[i, j], j] for dim 0",
     ),
     op(
-        "index_select(x, index; dim: axis) -> y",
+        "index_select(x, index; dim: axis, wrap: bool = true) -> y",
         _D,
         _index_select,
         aten="index_select",
         onnx="Gather",
-        meaning="numpy.take: the dim is replaced by the index's dims (of any rank)",
+        meaning="numpy.take: the dim is replaced by the index's dims (of any rank); a negative index is an error without wrap",
     ),
     op("embedding(weight, indices; padding_idx: int = -1) -> y", "embedding", _embedding, aten="embedding"),
     op(

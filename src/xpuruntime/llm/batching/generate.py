@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
 
+from ...arguments import MAX_THREADS, check_argument, check_count, check_flag, check_several
 from ...errors import BuildError, InputError, PolicyError, RunError, XpuError
 from ...faults import contained
 from ...inference.native.targets import own_target
@@ -41,10 +42,10 @@ from ..checkpoint.reader import open_checkpoint
 from ..decoding.answer import checked_token
 from ..decoding.texts import AnswerTexts
 from ..decoding.words import GenerationOptions
-from ..generate import computed_in, device_for
 from ..paged import PagedCache
 from ..parallel.opening import tensor_ranks
 from ..programs import DecoderPrograms
+from ..resolve import computed_in, device_for
 from .answer import CANCELLED, HOST, MOST_LIKELY, SAMPLED, BatchAnswer, choice_of
 from .build import batch_entry_graph, cache_bytes_per_token, entry_name, step_sizes
 from .scheduler import BatchText, Scheduler
@@ -54,6 +55,7 @@ __all__ = ["BatchGenerator", "BatchStatistics"]
 
 _log = logger("xpuruntime.session")
 _BLOCK_SIZE, _STEP_TOKENS = 16, 64
+_MAX_TEXTS, _MAX_TOKENS = 1 << 16, 1 << 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +122,9 @@ class BatchGenerator:
         threads: int | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
     ) -> None:
+        share_prefixes = check_flag("BatchGenerator", "share_prefixes", share_prefixes)
+        if threads is not None:
+            threads = check_count("BatchGenerator", "threads", threads, 1, MAX_THREADS)
         self.checkpoint = open_checkpoint(model)
         self.config = config = self.checkpoint.config
         who = self._who = f"language model {self.checkpoint.name}"
@@ -149,9 +154,8 @@ class BatchGenerator:
         self.dtype, demands = computed_in(dtype, config.dtype, demands, notes)
         if notes:
             _log.warning("BatchGenerator: %s", "; ".join(notes))
+        _check_positive(who, texts=texts, block_size=block_size, step_tokens=step_tokens, capacity=capacity)
         step_tokens = max(_STEP_TOKENS, texts) if step_tokens is None else step_tokens
-        for word, value in (("texts", texts), ("block_size", block_size), ("step_tokens", step_tokens)):
-            _check_positive(who, word, value)
         if step_tokens < texts:
             do = f"Give step_tokens={texts} or more, or fewer texts."
             raise BuildError(who, f"needs a token of each of {texts} texts in a step", got=step_tokens, do=do)
@@ -177,7 +181,7 @@ class BatchGenerator:
         self.programs = DecoderPrograms(
             self.checkpoint,
             sizes={"cache": self.cache, "texts": texts, "dtype": self.dtype},
-            target=target or own_target(DeviceId.parse(device)),
+            target=own_target(DeviceId.parse(device)) if target is None else target,
             demands=demands,
             store=Store(cache_dir, mode="" if demands.policy.execution.caching is not False else "off"),
             graph=batch_entry_graph,
@@ -228,6 +232,8 @@ class BatchGenerator:
         """Generate the answers to prompts, and return them in order. Words are those of ``Generator.generate``; with ``n``, the answers to the
         first prompt come first.
         """
+        do = "Give a list of texts, or of lists of tokens."
+        prompts = check_several("BatchGenerator.generate", "prompts", prompts, "several prompts", do)
         answers = self._submitted([self._texts.tokens(p) for p in prompts], self._texts.options(words))
         try:
             return [a.result() for a in answers]
@@ -319,12 +325,14 @@ class BatchGenerator:
     def advance(self, answer: BatchAnswer) -> None:
         """Run a step, unless the answer has a piece or is done by then: another thread may have run one."""
         with self._lock:
+            self._check_answer(answer)
             if not answer.unread and not answer.done:
                 self.step()
 
     def cancel(self, answer: BatchAnswer) -> None:
         """End an answer. It has no effect on one that is done."""
         with self._lock:
+            self._check_answer(answer)
             if not answer.done:
                 self._cancelled += 1
                 answer.end(CANCELLED)
@@ -361,7 +369,15 @@ class BatchGenerator:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise RunError(self._who, "is closed")
+            raise RunError(self._who, "is closed", do="Open the model again.")
+
+    def _check_answer(self, answer: object) -> None:
+        """Raise InputError for what is no answer of this batch."""
+        do = "Give what submit of this BatchGenerator returned."
+        check_argument(self._who, "answer", answer, BatchAnswer, "an answer of this batch", do)
+        assert isinstance(answer, BatchAnswer)
+        if not answer.done and answer.text not in self._answers:
+            raise InputError(self._who, "answer must be an answer of this batch", got="another's", do=do)
 
     def close(self) -> None:
         """Cancel all texts and free memory. Later calls raise RunError."""
@@ -378,19 +394,21 @@ class BatchGenerator:
         self.close()
 
 
-def _check_positive(who: str, word: str, value: Any) -> None:
-    """Raise BuildError unless the value is a whole number above 0."""
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
-        raise BuildError(
-            who, f"has an invalid {word}", got=repr(value), do="Give a whole number of 1 or more."
-        )
+def _check_positive(who: str, **words: Any) -> None:
+    """Raise BuildError for a word whose value is neither None nor a whole number from 1 on."""
+    for word, value in words.items():
+        if value is None and word not in ("texts", "block_size"):
+            continue
+        most = _MAX_TEXTS if word == "texts" else _MAX_TOKENS
+        if isinstance(value, bool) or not isinstance(value, Integral) or not 1 <= int(value) <= most:
+            do = f"Give a whole number from 1 to {most}."
+            raise BuildError(who, f"has an invalid {word}", got=repr(value)[:80], do=do)
 
 
 def _cache_tokens(who: str, tokens: int | None, size: int | None, per_token: int) -> int | None:
     """Return the tokens of the cache, if they are given as tokens or bytes."""
     if tokens is not None and size is not None:
-        raise BuildError(who, "takes cache_tokens or cache_bytes", got=f"{tokens} and {size}")
-    for word, value in (("cache_tokens", tokens), ("cache_bytes", size)):
-        if value is not None:
-            _check_positive(who, word, value)
+        got = f"{tokens} and {size}"[:80]
+        raise BuildError(who, "takes cache_tokens or cache_bytes", got=got, do="Leave one of them out.")
+    _check_positive(who, cache_tokens=tokens, cache_bytes=size)
     return tokens if size is None else size // per_token

@@ -15,8 +15,12 @@ _MAX_WIDTH = 1 << 24
 
 @dataclass(frozen=True, slots=True)
 class LatentSizes:
-    """Sizes. ``query_rank``: of compressed queries; 0: they are not compressed. ``rank``: of the compressed keys and values.
-    ``plain``, ``rotated``: elements of a head's query without and with positions. ``value``: elements of a head's value.
+    """Numbers of elements.
+
+    query_rank: of a compressed query, for all heads; 0 if queries are not compressed.
+    rank:       of the compressed key and value of a position, for all heads.
+    plain, rotated: of the part of a head's query without a rotary position, and of the part with one.
+    value:      of a head's value.
     """
 
     query_rank: int
@@ -31,6 +35,7 @@ class LatentSizes:
         names = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
         rank, plain, rotated, value = (size(name, _MAX_WIDTH, None) for name in names)
         query_rank = 0 if facts.get("q_lora_rank") is None else size("q_lora_rank", _MAX_WIDTH, None)
+        # In configs of this attention, head_dim is the size of the rotated part alone.
         for name, required in (("qk_head_dim", plain + rotated), ("head_dim", rotated)):
             if facts.get(name) not in (None, required):
                 raise ModelError(

@@ -47,22 +47,11 @@ class AnswerTexts:
                 raise InputError(who, "has no tokenizer", do="Give tokens, or a folder with tokenizer.json.")
             tokens = text.encode(prompt) if isinstance(prompt, str) else text.chat(list(prompt))  # type: ignore[arg-type]
         else:
-            try:
-                tokens = [index(t) for t in prompt]  # type: ignore[arg-type]
-            except TypeError as error:
-                do = "Give a text, a list of tokens, or a conversation; or a list of such prompts."
-                raise InputError(who, "has an invalid prompt", got=repr(prompt)[:80], do=do) from error
+            do = "Give a text, a list of tokens, or a conversation; or a list of such prompts."
+            tokens = self._whole(prompt, "has an invalid prompt", do)
         if not tokens:
             raise InputError(who, "needs a prompt of one token or more", do="Give a text that is not empty.")
-        vocab = self.checkpoint.config.vocab
-        bad = [t for t in tokens if not 0 <= t < vocab]
-        if bad:
-            raise InputError(
-                who,
-                f"takes tokens from 0 to {vocab - 1}",
-                got=bad[0],
-                do="Tokenize the text with this model's tokenizer.",
-            )
+        self._check_vocab(tokens)
         encoder = self.checkpoint.config.encoder
         word, capacity = (
             ("capacity", self.capacity) if encoder is None else ("source_capacity", encoder.max_positions)
@@ -71,6 +60,40 @@ class AnswerTexts:
             do = f"Shorten the prompt, or give {word}={len(tokens)} or more."
             raise InputError(who, f"has a {word} of {capacity} tokens", got=len(tokens), do=do)
         return tokens
+
+    def rows(self, tokens: Sequence[int], start: int) -> list[int]:
+        """Return the tokens of one text for the rows of the cache from ``start`` on. Raises InputError if they do not fit into it."""
+        who = f"language model {self.checkpoint.name}"
+        rows = self._whole(tokens, "has invalid tokens", "Give a list of tokens.")
+        if not rows:
+            raise InputError(who, "needs one token or more", got=[], do="Give a list of tokens.")
+        self._check_vocab(rows)
+        if start + len(rows) > self.capacity:
+            do = f"Give fewer tokens, a smaller position, or open the model with capacity={start + len(rows)} or more."
+            got = f"{len(rows)} tokens from position {start} on"
+            raise InputError(who, f"has a capacity of {self.capacity} tokens", got=got, do=do)
+        return rows
+
+    def _whole(self, tokens: Any, what: str, do: str) -> list[int]:
+        """Return an iterable of whole numbers as a list. Raises InputError."""
+        try:
+            if isinstance(tokens, bytes | bytearray):
+                raise TypeError("bytes are no tokens")
+            return [index(t) for t in tokens]
+        except TypeError as error:
+            who = f"language model {self.checkpoint.name}"
+            raise InputError(who, what, got=repr(tokens)[:80], do=do) from error
+
+    def _check_vocab(self, tokens: Sequence[int]) -> None:
+        """Raise InputError for a token that the model does not have."""
+        vocab = self.checkpoint.config.vocab
+        if bad := [t for t in tokens if not 0 <= t < vocab]:
+            raise InputError(
+                f"language model {self.checkpoint.name}",
+                f"takes tokens from 0 to {vocab - 1}",
+                got=str(bad[0])[:40],
+                do="Tokenize the text with this model's tokenizer.",
+            )
 
     def source(self, prompt: Prompt) -> Source:
         """Return what the model reads of a prompt: its tokens, or for a model that reads audio its features. Raises InputError."""

@@ -127,7 +127,7 @@ class GenerationOptions:
 
 
 def _wrong(word: str, value: object, do: str) -> InputError:
-    return InputError(_WHO, f"has an invalid {word}", got=value, do=do)
+    return InputError(_WHO, f"has an invalid {word}", got=str(value)[:80], do=do)
 
 
 def _is_number(value: object) -> bool:
@@ -163,9 +163,9 @@ def _flag(word: str, value: Any) -> bool:
 
 
 def _early(word: str, value: Any) -> bool | str:
-    if not isinstance(value, bool) and value != "never":
+    if not isinstance(value, bool) and not (isinstance(value, str) and value == "never"):
         raise _wrong(word, value, "Give true, false or 'never'.")
-    return value  # type: ignore[no-any-return]
+    return value
 
 
 def _tokens(word: str, value: Any) -> tuple[int, ...]:
@@ -173,7 +173,7 @@ def _tokens(word: str, value: Any) -> tuple[int, ...]:
         [value]
         if _is_number(value)
         else list(value)
-        if isinstance(value, Sequence | set | frozenset | np.ndarray)
+        if isinstance(value, Sequence | set | frozenset) or (isinstance(value, np.ndarray) and value.ndim)
         else None
     )
     if items is None or isinstance(value, str) or not all(map(_is_whole, items)):
@@ -231,8 +231,18 @@ def _grammar(word: str, value: Any) -> str:
     return value
 
 
+def _sampling(word: str, value: Any) -> Any:
+    Sampling(**{word: value})  # raises InputError
+    return value
+
+
 def _raw(word: str, value: Any) -> Any:
-    return value  # ``Sampling`` checks it
+    return value  # whoever opens it checks it
+
+
+def _is_neutral(value: Any, neutral: Sequence[Any]) -> bool:
+    """Return True for a value that is one of those without an effect."""
+    return isinstance(value, bool | int | float | np.generic) and any(value == n for n in neutral)
 
 
 GRAMMARS = ("json_schema", "regex", "grammar")
@@ -245,7 +255,7 @@ WORDS: Mapping[str, Callable[[str, Any], Any]] = {
     "min_new_tokens": _count(0),
     "min_length": _count(0),
     "do_sample": _flag,
-    **dict.fromkeys(_SAMPLING, _raw),
+    **dict.fromkeys(_SAMPLING, _sampling),
     "seed": _seeds,
     "eos_token_id": _tokens,
     "stop_strings": _texts,
@@ -364,9 +374,6 @@ def read_words(
     values["temperature"] = values.get("temperature", 1.0) if samples else 0.0
     if generation_config is not None and samples:
         values.setdefault("top_k", _TOP_K_OF_CONFIGS)
-    Sampling(
-        **{w: words[w] for w in _SAMPLING if w in words}
-    )  # checks what greedy decoding does not use, too
     # A temperature of 0 as an argument makes a config that samples greedy.
     precedes = "temperature" in given and "do_sample" not in given
     if words.get("do_sample") and values["temperature"] == 0 and not precedes:
@@ -473,8 +480,8 @@ def _known(words: Mapping[str, Any], what: str) -> dict[str, Any]:
             near = difflib.get_close_matches(name, [*WORDS, *ALIASES], n=1)
             do = f"Did you mean {near[0]}?" if near else f"The words are {', '.join(WORDS)}."
             raise InputError(_WHO, f"has an unknown {what}", got=name, do=do)
-        elif not any(value == neutral for neutral in NEUTRAL[word]):
-            raise InputError(_WHO, f"does not support {name}", got=value, do="Remove it.")
+        elif not _is_neutral(value, NEUTRAL[word]):
+            raise InputError(_WHO, f"does not support {name}", got=str(value)[:80], do="Remove it.")
     return known
 
 

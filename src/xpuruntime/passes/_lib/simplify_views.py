@@ -174,7 +174,8 @@ def _index_is_slice(editor: Editor, node: Node) -> bool:
     if index is None or x is None or not isinstance(x.shape[dim], int):
         return False
     extent = int(x.shape[dim])
-    if index.min() < -extent or index.max() >= extent:
+    lowest = -extent if node.attrs.get("wrap", True) else 0
+    if index.min() < lowest or index.max() >= extent:
         return False
     indices = index.reshape(-1) % extent
     if index.ndim == 0:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, Protocol
 
+from ...arguments import check_count, check_several
 from ...errors import InputError
 from . import kernels, models, networks, nodes, ops
 from .finding import FAILURES, CaseFinding, SuiteReport
@@ -100,15 +101,19 @@ def conformance(
     if networks_of is not None:
         warnings.warn("conformance(networks_of=) is now model_options=", DeprecationWarning, stacklevel=2)
         model_options = model_options or networks_of
+    sample = check_count("conformance", "sample", sample, 0)
+    jobs = check_count("conformance", "jobs", jobs, 0, models.MAX_PROCESSES)
+    listed = f"Give a list of {', '.join(SUITES)}."
+    suites = check_several("conformance", "suites", suites, "a list of suites", listed)
     device_under_test = subject(where, target=target, device=device)
     unknown = [s for s in suites if s not in SUITES]
     if unknown:
         raise InputError(
-            "conformance", "no suite of that name", got=", ".join(unknown), do=f"Suites are {', '.join(SUITES)}."
+            "conformance", "no suite of that name", got=", ".join(map(str, unknown))[:80], do=f"Suites are {', '.join(SUITES)}."
         )  # fmt: skip
     at_once = jobs or max(1, len(os.sched_getaffinity(0)) // 4)
     reports = []
-    for name in suites or USUAL:
+    for name in dict.fromkeys(suites or USUAL):
         missing = [p for p in SUITES[name].NEEDS if find_spec(p) is None]
         if missing:
             why = f"needs the Python package{'s' if len(missing) > 1 else ''} {', '.join(missing)}"

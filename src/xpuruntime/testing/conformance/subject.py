@@ -13,7 +13,7 @@ from typing import Any
 from ...codegen.target import CodegenTarget
 from ...compiler import compile as compile_graph
 from ...compiler.resolve import resolve_target
-from ...errors import DeviceUnavailable, EngineUnavailable, XpuError
+from ...errors import DeviceUnavailable, EngineUnavailable, InputError, XpuError
 from ...ir import Graph
 from ...plugins import loader as plugins
 from ...program.program import CompiledProgram
@@ -80,14 +80,19 @@ def subject(where: Any = "cpu", *, target: Any = None, device: str | None = None
             dotted name of a backend class: ``package.module:Backend``.
     target: target of a backend: a CodegenTarget, the name of a native target, or ``package.module:Target``.
     device: device of a vendor's engine. Default: ``cpu``.
-    Raises DeviceUnavailable, EngineUnavailable, BuildError.
+    Raises InputError for an argument that does not apply, DeviceUnavailable, EngineUnavailable, BuildError.
     """
     if not isinstance(where, str):
+        _reject("device", device, "the backend has its own device", "Leave it out.")
         return _ported(where, target, type(where).__name__)
     kind, _, suffix = where.partition(":")
-    if kind in DEVICE_KINDS or where == "native":
+    if kind in DEVICE_KINDS:
+        _reject("device", device, f"{where} is the device", f"Leave it out, or name it instead of {where}.")
         return _native(where, target)
+    if where == "native":
+        return _native(device or "cpu", target)
     if suffix:
+        _reject("device", device, "the backend has its own device", "Leave it out.")
         return _ported(_found(where), target, where)
     try:
         plugin = _plugin(where)
@@ -104,7 +109,14 @@ def subject(where: Any = "cpu", *, target: Any = None, device: str | None = None
     installed = plugin.installed()
     if not installed:
         raise EngineUnavailable(f"engine {plugin.name!r}", installed.reason, do=installed.do)
-    return DeviceUnderTest(where, plugin.name, device or "cpu")
+    _reject("target", target, f"{plugin.name} compiles for its own targets", "Leave it out.")
+    return DeviceUnderTest(where, plugin.name, str(DeviceId.parse(device or "cpu")))
+
+
+def _reject(name: str, value: Any, why: str, do: str) -> None:
+    """Raise InputError for an argument that does not apply to this subject."""
+    if value is not None:
+        raise InputError("conformance", f"{name} does not apply: {why}", got=repr(value)[:80], do=do)
 
 
 def _plugin(name: str) -> plugins.EnginePlugin:
@@ -114,9 +126,9 @@ def _plugin(name: str) -> plugins.EnginePlugin:
 
 
 def _native(where: str, target: Any) -> DeviceUnderTest:
-    kind, _, level = ("cpu" if where == "native" else where).partition(":")
+    kind, _, level = where.partition(":")
     is_level = level and not level.isdecimal()
-    device = str(DeviceId.parse(kind if is_level else where if where != "native" else "cpu"))
+    device = str(DeviceId.parse(kind if is_level else where))
     Device(device)  # raises if the device does not exist
     if target is None:
         if kind not in ("cpu", "cuda"):
@@ -130,7 +142,7 @@ def _native(where: str, target: Any) -> DeviceUnderTest:
 
 
 def _ported(backend: Any, target: Any, name: str) -> DeviceUnderTest:
-    instance = backend if isinstance(backend, RuntimeBackend) else backend()
+    instance = backend if isinstance(backend, RuntimeBackend) else _called(backend, name)
     if not isinstance(instance, RuntimeBackend):
         raise DeviceUnavailable(
             "conformance",
@@ -151,8 +163,25 @@ def _target(value: Any) -> CodegenTarget:
     if isinstance(value, str) and value.partition(":")[0] not in ("cpu", "cuda"):
         value = _found(value)
     if callable(value) and not isinstance(value, CodegenTarget):
-        value = value()
+        value = _called(value, value.__name__ if isinstance(value, type) else type(value).__name__)
     return resolve_target(value)
+
+
+def _called(function: Any, name: str) -> Any:
+    """Return what a user's class or function returns, and anything else unchanged. Raises DeviceUnavailable."""
+    if not callable(function):
+        return function
+    try:
+        return function()
+    except XpuError:
+        raise
+    except Exception as error:  # any error of a foreign class; the message names the class
+        raise DeviceUnavailable(
+            "conformance",
+            f"{name} cannot be called without arguments: {type(error).__name__}: {error}"[:300],
+            got=repr(function)[:80],
+            do="Name a class or function that needs no arguments, or give an instance.",
+        ) from error
 
 
 def _found(dotted: str) -> Any:

@@ -15,9 +15,9 @@ __all__ = ["Bisection", "FaultyNode", "Reproduction"]
 class FaultyNode:
     """The node whose result differs although its inputs agree.
 
-    value:  its result. nodes, ops: the model's nodes between the values that agree and this one; several if an engine fuses them.
-    kernels: the kernel of each side, empty if the engine does not tell it.
-    module, file, line: its origin, where the model keeps it.
+    value:   name of its result. nodes, ops: the nodes that compute it from values that agree; several if an engine fuses them.
+    kernels: the kernel of each side, empty if the engine does not report it.
+    module, file, line: where the model's source computes it, if the model records that.
     """
 
     value: str
@@ -32,12 +32,12 @@ class FaultyNode:
 
     @property
     def reason(self) -> str:
-        """The difference in words."""
+        """Return the difference in words."""
         return self.statistics.reason(self.tolerance)
 
     @property
     def source(self) -> str:
-        """Location in the model's source, as one clause; empty if unknown."""
+        """Return the location in the model's source, as one clause; empty if unknown."""
         position = f"{self.file}:{self.line}" if self.file else ""
         return " in ".join(text for text in (position, self.module) if text)
 
@@ -82,7 +82,8 @@ class Bisection:
 
     node:    None if the outputs agree, or if the difference is in a policy whose effect on values was not searched.
     changes: the smallest set of policy changes that makes the outputs differ; empty for a search over values alone.
-    values:  number of values that both sides show; runs: runs of both sides together in the search over values, of at most ``bound``;
+    values:  number of values that can be read on both sides.
+    runs:    runs of both sides together in the search over values. bound: their maximum.
     trials:  sessions opened in the search over policies.
     """
 
@@ -100,12 +101,12 @@ class Bisection:
 
     @property
     def ok(self) -> bool:
-        """True if the sides agree."""
+        """Return True if the sides agree."""
         return not self.differs
 
     @property
     def sentence(self) -> str:
-        """Answer in words."""
+        """Return the answer in words."""
         if not self.differs:
             return f"{self.actual} and {self.reference} agree"
         text = f"{self.actual} differs from {self.reference}"

@@ -10,6 +10,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from ...protocols import Array
 from ..inputs import ImageRecipe
 from .bias import means, with_corrected_biases
 from .data import calibration_samples
+from .float_values import FloatValues
 from .report import NodeError, QuantizeReport, RelativeError
 from .smooth import smooth, smoothable
 
@@ -103,6 +105,7 @@ def quantize(
         ranges = _ranges(tools, prepared, feeds, method, activations, folder)
         mean = means(plain, feeds, products) if correct_biases else {}
         in_float, corrected = list(exclude), 0
+        floats = FloatValues(partial(_shown, plain), feeds, None if max_error is None else folder)
         for _ in range(_ROUNDS):
             progress(f"quantizing, {len(in_float)} nodes in floats")
             quantized = _with_pairs(tools, prepared, ranges, activations, per_channel, in_float)
@@ -111,7 +114,7 @@ def quantize(
                 quantized = _with_pairs(tools, model_of_pairs, ranges, activations, per_channel, in_float)
             measured = _names_in(quantized, products, watched)
             shown = _showing(quantized, list(measured.values()))
-            errors = _errors(plain, shown, feeds, {n: n for n in outputs}, measured)
+            errors = _errors(floats, shown, {n: n for n in outputs}, measured)
             error = errors[""]
             nodes = _node_errors(quantized, products, errors, in_float)
             left = [n.node for n in nodes if not n.kept]
@@ -255,15 +258,15 @@ def _session(model: Any) -> Any:
 
 
 def _errors(
-    plain: Any, quantized: Any, feeds: Samples, outputs: Mapping[str, str], measured: Mapping[str, str]
+    floats: FloatValues, quantized: Any, outputs: Mapping[str, str], measured: Mapping[str, str]
 ) -> dict[str, float]:
     """Return the error of each value over all samples, and under "" that of all outputs together. One sample is in memory at a time.
 
-    outputs, measured: the quantized session's values by those of the plain one, which both sessions show.
+    outputs, measured: the quantized session's values by those of the float model.
     """
     errors: defaultdict[str, RelativeError] = defaultdict(RelativeError)
-    for sample in feeds:
-        before, after = (_shown(session, sample) for session in (plain, quantized))
+    for sample, before in floats:
+        after = _shown(quantized, sample)
         for name, now in outputs.items():
             errors[""].add(after[now], before[name])
         for name, now in measured.items():

@@ -28,8 +28,8 @@ from ...inference.native.engine import TIMES
 from ...inference.native.model import native_model
 from ...inference.partitioned.mixed import MixedExecutable, mixed_of
 from ...inference.partitioned.mixed_search import (
-    HOPELESS,
     KEPT,
+    MAX_TIME_RATIO,
     ROUNDS,
     TimedPlan,
     corrected,
@@ -181,7 +181,9 @@ class Placements:
     def best(self, journal: Journal, bucket: int) -> list[str]:
         """Return the names of the mixes whose whole runs are worth measuring, fastest first."""
         costs = self._costs(journal, bucket)
-        limit = math.inf if self.place else HOPELESS * min(sum(t.values()) for t in costs.measured.values())
+        limit = (
+            math.inf if self.place else MAX_TIME_RATIO * min(sum(t.values()) for t in costs.measured.values())
+        )
         built = sorted(self._built(journal, bucket, len(ROUNDS)), key=lambda b: b.seconds)
         return [self._named(b.plan) for b in built if b.seconds <= limit][:KEPT]
 

@@ -24,6 +24,13 @@ template <class I> INLINE int64_t index_in(I index, int64_t size, void *scratch 
     return 0;
 }
 
+// Return an index into a dim of `size`. One outside the dim, also a negative one, is reported and read as 0.
+template <class I> INLINE int64_t index_within(I index, int64_t size, void *scratch = nullptr) {
+    if ((uint64_t)(int64_t)index < (uint64_t)size) return (int64_t)index;
+    fail(scratch, INDEX_OUTSIDE, (int64_t)index, size);
+    return 0;
+}
+
 template <class T> INLINE void copy_run(T *to, const T *from, int64_t n) {
     for (int64_t i = 0; i < n; ++i) to[i] = from[i];
 }

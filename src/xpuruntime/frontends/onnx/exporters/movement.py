@@ -185,6 +185,21 @@ def _gather(e: NodeExport) -> None:
     e.add("GatherElements", [e.operand(0), e.operand(1)], out=True, axis=e["dim"])
 
 
+_FAR = 1 << 30
+"""More than the size of a dim that is only known at run time."""
+
+
+def _index_select(e: NodeExport) -> None:
+    index = e.operand(1)
+    if not e["wrap"]:  # Gather wraps, so a negative index becomes one that it reports.
+        size, dtype = e.spec(0).shape[e["dim"]], e.spec(1).dtype
+        below = e.constant(size if isinstance(size, int) else _FAR, dtype)
+        index = e.add(
+            "Where", [e.add("Less", [index, e.constant(0, dtype)]), e.add("Sub", [index, below]), index]
+        )
+    e.add("Gather", [e.operand(0), index], out=True, axis=e["dim"])
+
+
 EXPORTERS: dict[str, Exporter] = {
     "cat": lambda e: done(e.add("Concat", e.operands(), out=True, axis=e["dim"])),
     "compress": lambda e: done(e.add("Compress", e.operands(), out=True, axis=e["dim"])),
@@ -203,7 +218,7 @@ EXPORTERS: dict[str, Exporter] = {
             batch_dims=e["batch_dims"] or None,
         )
     ),
-    "index_select": lambda e: done(e.add("Gather", [e.operand(0), e.operand(1)], out=True, axis=e["dim"])),
+    "index_select": _index_select,
     "non_max_suppression": _nms,
     "nonzero": _nonzero,
     "one_hot": _one_hot,

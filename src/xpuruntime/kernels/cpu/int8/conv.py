@@ -69,7 +69,7 @@ class Int8Conv(Kernel):
 
 
 def _in_place(shape: ConvShape, t: Int8Tiling) -> int:
-    """Return the bytes between pixels that are rows already; 0 if they must be gathered."""
+    """Return the stride in bytes from pixel to pixel if the channels of each one are a row of the product in memory, else 0: rows are gathered."""
     ones = (1, 1, 1)
     if t.arithmetic != "Bytes" or shape.kernel != ones or shape.stride != ones or any(shape.begin):
         return 0
@@ -83,7 +83,7 @@ def _in_place(shape: ConvShape, t: Int8Tiling) -> int:
 def _stage(call: NodeCall, shape: ConvShape, t: Int8Tiling, a: Int8Arguments) -> Stage:
     tiles, blocks = math.ceil(shape.filters / t.columns), math.ceil(shape.pixels / t.block)
     struct, parts = config(call, t)
-    apart = _in_place(shape, t)
+    pixel_stride = _in_place(shape, t)
     pairs = t.arithmetic == "Pairs"
     row = "int16_t" if pairs else "uint8_t"
     y_stride = even_stride((shape.images, *shape.out), (shape.y[0], *shape.y[2:]))
@@ -94,11 +94,13 @@ def _stage(call: NodeCall, shape: ConvShape, t: Int8Tiling, a: Int8Arguments) ->
         *(["Tiles tiles;"] if t.tiles else []),
         "int8::Columns<KERNEL_product> values;",
     ]
-    if not apart:
+    if not pixel_stride:
         lines.append(f"{row} *rows = ({row} *)((char *)scratch + {4 * t.rows * t.columns});")
         lines.append("int64_t copied = -1;")
     if y_stride is None:
-        lines.append(f"int64_t *places = (int64_t *)((char *)scratch + {scratch_bytes(t, not apart)});")
+        lines.append(
+            f"int64_t *places = (int64_t *)((char *)scratch + {scratch_bytes(t, not pixel_stride)});"
+        )
     lines += [
         "for (int64_t task = begin; task < end; task++) {",
         f"    const int64_t tile = task % {tiles}, block = task / {tiles} % {blocks}, group = task / {tiles * blocks};",
@@ -107,8 +109,8 @@ def _stage(call: NodeCall, shape: ConvShape, t: Int8Tiling, a: Int8Arguments) ->
         f"    const auto *panel = b + (group * {tiles} + tile) * {t.words * t.columns * t.word};",
         f"    const auto *from = x + group * {shape.channels * shape.x[1]};",
     ]
-    if apart:
-        address, pitch = f"(const char *)from + pixel * {apart}", str(apart)
+    if pixel_stride:
+        address, pitch = f"(const char *)from + pixel * {pixel_stride}", str(pixel_stride)
     else:
         address, pitch = "(const char *)rows", str(t.pitch)
         lines += [
@@ -140,7 +142,7 @@ def _stage(call: NodeCall, shape: ConvShape, t: Int8Tiling, a: Int8Arguments) ->
         args=tuple(a.args),
         tasks=tasks,
         grain=max(1, _GRAIN_OPS * tasks // max(operations, 1)),
-        scratch_bytes=scratch_bytes(t, not apart) + (8 * t.block + 64 if y_stride is None else 0),
+        scratch_bytes=scratch_bytes(t, not pixel_stride) + (8 * t.block + 64 if y_stride is None else 0),
         parts=frozenset({"int8"}) | parts,
         flops=operations,
         bytes=shape.bytes(call),

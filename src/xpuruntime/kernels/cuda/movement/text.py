@@ -93,7 +93,8 @@ class _Text:
         lines = list[str]()
         for k, x in enumerate(self.move.lookups):
             where = " + ".join(self._sum(x.offset, names, 2 + k)) or "0"
-            lines.append(f"const int64_t at{k} = index_in({x.arg}[{where}], {x.size});")
+            position = "index_in" if x.wraps else "index_within"
+            lines.append(f"const int64_t at{k} = {position}({x.arg}[{where}], {x.size});")
         return lines
 
     def _loops(self, names: list[str]) -> list[str]:

@@ -46,7 +46,7 @@ def _index_select(call: NodeCall) -> Plan:
     for i, d in enumerate(source.shape):
         if not dim <= i < dim + n:
             at = at.inserted(i, d, 0)
-    return ([Move(y, source, (lookup(call, 1, at, step, size),))],)
+    return ([Move(y, source, (lookup(call, 1, at, step, size, wraps=call.attrs["wrap"]),))],)
 
 
 def _gather_nd(call: NodeCall) -> Plan:

@@ -25,7 +25,15 @@ def result(call: NodeCall) -> Box:
     return Box.of("out0", call.outputs[0])
 
 
-def lookup(call: NodeCall, position: int, box: Box, dim_step: int, size: int, writes: bool = False) -> Lookup:
+def lookup(
+    call: NodeCall,
+    position: int,
+    box: Box,
+    dim_step: int,
+    size: int,
+    writes: bool = False,
+    wraps: bool = True,
+) -> Lookup:
     """Return the lookup of a dim's indices in an index operand, whose box has the dims of the move."""
     return Lookup(
         operand_ref("in", position),
@@ -35,6 +43,7 @@ def lookup(call: NodeCall, position: int, box: Box, dim_step: int, size: int, wr
         dim_step,
         size,
         writes,
+        wraps,
     )
 
 

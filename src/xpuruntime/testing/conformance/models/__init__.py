@@ -13,12 +13,12 @@ from pathlib import Path
 from ....errors import InputError
 from ..finding import CaseFinding
 from ..subject import DeviceUnderTest
-from .cases import Options, Task, chosen, tasks_of
+from .cases import MAX_PROCESSES, Options, Task, chosen, tasks_of
 from .pool import run
 from .results import Results
 from .sources import SOURCES, installed
 
-__all__ = ["NEEDS", "Options", "findings"]
+__all__ = ["MAX_PROCESSES", "NEEDS", "Options", "findings"]
 
 NEEDS = ("torch",)
 
@@ -57,6 +57,8 @@ def findings(
             got=", ".join(missing),
             do="Name networks as `xpu conformance DEVICE --suite models --json` does, without the library.",
         )
+    for name in missing:
+        yield CaseFinding(name, "not run", "no installed library has this network")
     results = Results(None if settings.results is None else Path(settings.results))
     yield from (CaseFinding(**finding) for finding in results.findings)
     remaining = [t.without(results.cases) for t in tasks]

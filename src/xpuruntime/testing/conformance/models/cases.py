@@ -6,6 +6,9 @@ import random
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 
+from ....arguments import check_count, check_several
+from ....errors import InputError
+from ....targets import DeviceId
 from .sources import names_of
 
 __all__ = ["ModelCase", "Options", "Task", "chosen", "tasks_of"]
@@ -33,6 +36,36 @@ class Options:
     workers: int = 0
     results: str | None = None
     seed: str = ""
+
+    def __post_init__(self) -> None:
+        """Raise InputError for a value that no network can be checked with."""
+        who = "suite models"
+        for name in ("devices", "precisions", "batches", "only", "sources"):
+            check_several(who, name, getattr(self, name), "a list of texts", "Give a list of texts.")
+        for name in ("precisions", "batches"):
+            if not getattr(self, name):
+                raise InputError(who, f"{name} is empty", got="no item", do=f"Name one of {_FIRST[name]}.")
+        for device in self.devices:
+            DeviceId.parse(device)
+        if wrong := [p for p in self.precisions if p not in _PRECISIONS]:
+            do = f"Use {', '.join(_PRECISIONS)}."
+            raise InputError(who, "has no such precision", got=str(wrong[0])[:80], do=do)
+        if wrong := [b for b in self.batches if b != "open" and not _is_size(b)]:
+            do = f"Give a number from 1 to {_MAX_BATCH}, or open for a symbolic batch."
+            raise InputError(who, "has no such batch", got=str(wrong[0])[:80], do=do)
+        check_count(who, "workers", self.workers, 0, MAX_PROCESSES)
+
+
+_PRECISIONS = ("float32", "float16", "bfloat16")
+_MAX_BATCH = 4096
+_FIRST = {"precisions": ", ".join(_PRECISIONS), "batches": "1, 2, open"}
+MAX_PROCESSES = 1024
+"""The largest number of compilers or networks at once."""
+
+
+def _is_size(text: object) -> bool:
+    """Return True for a batch as text, ``"1"`` to ``"4096"``."""
+    return isinstance(text, str) and text.isdecimal() and len(text) <= 4 and 1 <= int(text) <= _MAX_BATCH
 
 
 @dataclass(frozen=True, slots=True)

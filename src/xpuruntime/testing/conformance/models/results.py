@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from dataclasses import asdict
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from ....errors import InputError
+from ....storage.files import file_error, read_regular
 from ..finding import CaseFinding
 
 __all__ = ["Results", "versions"]
@@ -33,22 +35,26 @@ class Results:
         self.findings: list[dict[str, Any]] = []
         if path is None:
             return
-        lines = path.read_text().splitlines() if path.exists() else []
-        for line in lines[1:]:
-            try:
-                finding = json.loads(line)
-            except json.JSONDecodeError:
-                continue  # the last line of a run that was stopped
-            self.findings.append({**finding, "kernels": tuple(finding["kernels"])})
+        lines = _read(path).splitlines()
         if not lines:
-            path.write_text(json.dumps(versions()) + "\n")
-        elif json.loads(lines[0]) != versions():
+            self._write("w", versions())
+            return
+        if (written := _parsed(lines[0])) is None:
+            do = "Name another file, or remove this one."
+            raise InputError(
+                f"suite models, results {path}", "is not a results file", got=lines[0][:80], do=do
+            )
+        if written != versions():
             raise InputError(
                 f"suite models, results {path}",
                 "were written with other versions of the libraries",
                 got=lines[0],
                 do="Name another file, or remove this one.",
             )
+        fields = {f.name for f in dataclasses.fields(CaseFinding)}
+        for finding in map(_parsed, lines[1:]):
+            if finding is not None and set(finding) == fields:  # else the last line of a run that was stopped
+                self.findings.append({**finding, "kernels": tuple(finding["kernels"])})
 
     @property
     def cases(self) -> frozenset[str]:
@@ -58,5 +64,37 @@ class Results:
     def add(self, finding: CaseFinding) -> None:
         """Write a finding immediately."""
         if self.path is not None:
-            with self.path.open("a") as file:
-                file.write(json.dumps(asdict(finding)) + "\n")
+            self._write("a", dataclasses.asdict(finding))
+
+    def _write(self, mode: str, line: Mapping[str, Any]) -> None:
+        """Write a line of JSON. Raises StoreError."""
+        assert self.path is not None
+        try:
+            with self.path.open(mode, encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+        except OSError as error:
+            raise file_error(self.path, "cannot write", error) from error
+
+
+def _read(path: Path) -> str:
+    """Return the text of a file, which is empty if there is none. Raises StoreError for one that cannot be read, InputError for one without text."""
+    try:
+        return read_regular(path).decode("utf-8")
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        raise file_error(path, "cannot read", error) from error
+    except UnicodeDecodeError as error:
+        do = "Name another file, or remove this one."
+        raise InputError(
+            f"suite models, results {path}", "is not a results file", got=error, do=do
+        ) from error
+
+
+def _parsed(line: str) -> dict[str, Any] | None:
+    """Return the object of a line of JSON, None for another line."""
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None

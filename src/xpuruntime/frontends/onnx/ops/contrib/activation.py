@@ -76,15 +76,16 @@ _ACTIVATIONS: dict[str, _Activation] = {
 """Activation of a fused op -> its lowering."""
 
 
-def activated(n: OnnxLoweringContext, x: str, given: list[float], *, exact: bool) -> str:
-    """Return the activation of a fused op, with its numbers. exact: whether more numbers than it needs are a fault."""
+def activated(n: OnnxLoweringContext, x: str, parameters: list[float], *, exact: bool) -> str:
+    """Return the activation of a fused op, with its parameters (alpha, beta). ``exact``: more than it needs are an error."""
     name = n.attr("activation", "")
     if name not in _ACTIVATIONS:
         raise NotLowered(f"the activation {name!r} is not supported")
     lower, needed = _ACTIVATIONS[name]
-    if len(given) < needed or (exact and needed and len(given) > needed):
-        raise NotLowered(f"the activation {name!r} needs {needed} numbers and has {len(given)}")
-    return str(lower(n, x, given))
+    count = len(parameters)
+    if count < needed or (exact and needed and count > needed):
+        raise NotLowered(f"the activation {name!r} needs {needed} numbers and has {count}")
+    return str(lower(n, x, parameters))
 
 
 LOWERINGS: dict[str, OpLowering] = {

@@ -8,7 +8,7 @@ from .....types import DimLike
 from ....not_lowered import NotLowered
 from ..context import OnnxLoweringContext, OpLowering, Results, may_equal, numbers
 from .heads import added, attend, cached, join_heads, padding_mask, split_heads, unpacked
-from .indices import from_start
+from .indices import checked
 from .quant import dequantized
 
 __all__ = ["LOWERINGS"]
@@ -147,7 +147,7 @@ def _rotary(n: OnnxLoweringContext) -> Results:
         steps = n.b.arange(start=0, end=length, step=1, dtype=n.spec(1).dtype)
         rows = n.b.add(n.b.unsqueeze(steps, dims=[0]), n.b.view(positions, size=[1, 1]))
         positions = str(n.b.expand(rows, size=[batch, length]))
-    positions = from_start(n, positions, n.spec(2).shape[0])
+    positions = checked(n, positions, n.spec(2).shape[0])
     y = n.b.rope(x, n.input(2), n.input(3), positions, interleaved=bool(n.attr("interleaved", 0)), size=size)
     return join_heads(n, str(y)) if spec.rank == 3 else str(y)
 

@@ -10,7 +10,6 @@ from ..context import OnnxLoweringContext, OpLowering, Results, may_equal
 from ..conv import LOWERINGS as CONVOLUTIONS
 from ..matmul import gemm
 from .activation import activated
-from .indices import from_start
 
 __all__ = ["DEFAULT_DOMAIN", "LOWERINGS", "embed_norm", "fused_conv"]
 
@@ -145,7 +144,7 @@ def embed_norm(
 def _rows(n: OnnxLoweringContext, table: str | None, indices: str) -> str:
     """Return rows of a table. The run reports an index that is negative or behind the last row."""
     assert table is not None
-    return str(n.b.embedding(table, from_start(n, indices, n.spec_of(table).shape[0])))
+    return str(n.b.index_select(table, indices, dim=0, wrap=False))
 
 
 LOWERINGS: dict[str, OpLowering] = {

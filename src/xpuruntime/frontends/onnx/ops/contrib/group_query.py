@@ -11,7 +11,7 @@ from .....types import DimLike, DType
 from ....not_lowered import NotLowered
 from ..context import OnnxLoweringContext, OpLowering, Results, numbers
 from .heads import attend, split_heads
-from .indices import checked, from_start
+from .indices import checked
 
 __all__ = ["LOWERINGS"]
 
@@ -152,7 +152,7 @@ def _rotated(n: OnnxLoweringContext, cache: _Cache, x: str) -> str:
         rows = n.b.add(_query_places(n, cache, n.spec(9).dtype), n.b.unsqueeze(first, dims=[1]))
         positions = str(n.b.expand(rows, size=[cache.batch, cache.length]))
     if positions is not None:
-        positions = from_start(n, positions, n.spec(7).shape[0])
+        positions = checked(n, positions, n.spec(7).shape[0])
     return str(n.b.rope(x, *tables, positions, interleaved=bool(n.attr("rotary_interleaved", 0)), size=size))
 
 
