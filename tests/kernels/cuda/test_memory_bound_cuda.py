@@ -336,3 +336,41 @@ def test_long_rows_of_several_passes_stay_in_shared_memory(size: int, dtype: str
     shared = [c.options["shared"] for c in program.entries[0].plans[0].calls]
     held = size * DType(dtype).bits // 8
     assert shared == [0] if held > TARGET.config.smem_per_block else held <= shared[0] < held * 1.3
+
+
+@pytest.mark.parametrize(
+    ("rows", "size", "dtype"), [(133, 17_000, "bfloat16"), (2, 150_016, "float16"), (133, 9_001, "bfloat16")]
+)
+def test_softmax_of_long_rows_in_one_pass_for_maximum_and_sum(rows: int, size: int, dtype: str) -> None:
+    """Rows in shared memory, rows that no block holds, and odd ones; with operations before the softmax, NaN, infinities and whole rows of -inf."""
+
+    def build(b: Any, x: Any, y: Any) -> Any:
+        z = b.add(x, y)
+        return b.softmax(z, dim=1), b.log_softmax(x, dim=1)
+
+    x, y = 9 * values((rows, size), "float32"), values((size,), dtype)
+    x[0, :4000], x[0, 5000], x[1] = -np.inf, 60, -40 + x[1] / 9
+    if rows > 9:
+        x[5, 7], x[6, size - 1], x[7], x[8, 9:] = np.nan, np.inf, -np.inf, -np.inf
+    with np.errstate(all="ignore"):
+        program = judged(build, x.astype(y.dtype), y)
+    assert (
+        sum(
+            "softmax_join<" in line
+            for binary in program.binaries
+            for line in binary.source.partition("// launch")[2].splitlines()
+        )
+        == 2
+    )
+
+
+def test_exponentials_of_float32_stay_exact() -> None:
+    """Rows whose elements have 32 bits keep both passes, and so do rows that registers hold."""
+    for shape, dtype in (((133, 20_000), "float32"), ((300, 1024), "bfloat16")):
+        program = judged(lambda b, x: b.softmax(x, dim=1), values(shape, dtype))
+        assert "softmax_join<" not in text_of(program)
+    program = judged(
+        lambda b, x: b.softmax(b.cast(x, dtype="float32"), dim=1),
+        values((133, 20_000), "bfloat16"),
+    )
+    assert "softmax_join<" not in text_of(program)

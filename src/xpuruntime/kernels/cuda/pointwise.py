@@ -21,11 +21,20 @@ from ..portable.text import statement as plain_statement
 from ..spec.elementwise import in_place_of, signature, stem_of
 from .launch import Argument, LaunchConfig, blocks_for, cuda_stage
 
-__all__ = ["arguments_of", "index_type", "lower_pointwise", "pack_of", "statement", "value_lines"]
+__all__ = [
+    "arguments_of",
+    "index_type",
+    "lower_pointwise",
+    "pack_of",
+    "statement",
+    "unrounded",
+    "value_lines",
+]
 
 _NARROW = {"gelu": ("gelu", "gelu_tanh"), "sigmoid": ("sigmoid",), "silu": ("silu",), "silu_mul": ("silu",)}
 """Functions with a shorter approximation whose error is below the rounding of 16-bit results (``templates/cuda/narrow.cuh``)."""
 
+_16_BITS = (DType.BFLOAT16, DType.FLOAT16)
 _PACK_BYTES = 16
 """Bytes of the widest vector load."""
 _MAX_PACK = 8
@@ -72,12 +81,19 @@ def arguments_of(call: NodeCall, read: Sequence[int]) -> list[Argument]:
 
 def statement(plan: LoopPlan, operation: Operation) -> tuple[str, frozenset[str]]:
     """Return the line that computes an operation, and the parts of the prelude that it needs."""
-    if operation.op not in _NARROW or operation.dtype not in (DType.BFLOAT16, DType.FLOAT16):
+    if operation.op not in _NARROW or operation.dtype not in _16_BITS:
         return plain_statement(plan, operation)
     kind = STORAGE[operation.dtype]
     functions = {name: f"{name}_narrow<{kind}>" for name in _NARROW[operation.op]}
     line, parts = plain_statement(plan, operation, functions=functions)
     return line, parts | {"narrow"}
+
+
+def unrounded(plan: LoopPlan, value: str, dtype: DType) -> str:
+    """Return the float32 value whose conversion to 16 bits a result of this dtype is, since the store rounds; else the result's value."""
+    made = next((o for o in plan.operations if o.name == value and o.op == "cast"), None)
+    source = made.operands[0] if made is not None and made.dtype is dtype and dtype in _16_BITS else None
+    return source if isinstance(source, str) and plan.spec(source)[0] is DType.FLOAT32 else value
 
 
 def value_lines(plan: LoopPlan, operations: Sequence[Operation], parts: set[str]) -> list[str]:
@@ -155,12 +171,15 @@ class _Pointwise:
         uniform = [i for i in plan.inputs if i.name not in moving]
         lines += [f"const auto {i.name} = load<N>({i.name}_at);" for i in uniform]
         lines += value_lines(plan, [o for o in plan.operations if o.name not in moving], parts)
+        stores = [
+            (y, unrounded(plan, value, o.dtype))
+            for y, value, o in zip(results, plan.outputs, self.call.outputs, strict=True)
+        ]
         if width == 1:
-            lines += [f"store<N>({y}_at, {value});" for y, value in zip(results, plan.outputs, strict=True)]
+            lines += [f"store<N>({y}_at, {value});" for y, value in stores]
             return lines
         packed = [i for i in plan.inputs if i.name in moving]
         inside = value_lines(plan, [o for o in plan.operations if o.name in moving], parts)
-        stores = list(zip(results, plan.outputs, strict=True))
         aligned = [f"fits<{width}>({n}_at)" for n in (*(i.name for i in packed), *results)]
         vectorized = [f"const auto {i.name}_of = decoded(fetch<{width}>({i.name}_at, true));" for i in packed]
         vectorized += [

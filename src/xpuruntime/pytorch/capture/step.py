@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.utils.weak import TensorWeakRef
 
 from ...errors import InputError, RunError
 from ...printable import logger
@@ -50,7 +51,11 @@ class _Gradient:
 
 @dataclass(slots=True)
 class _Entry:
-    """The state of one signature. ``held``: objects that must live as long as the graph, since it uses their memory."""
+    """The state of one signature.
+
+    held:     objects that must live as long as the graph, since it uses their memory.
+    replaced: ids of the parameters whose earlier gradients the last warm-up dropped, so that nothing has to keep them during the capture.
+    """
 
     report: CaptureReport
     graph: torch.cuda.CUDAGraph | None = None
@@ -58,6 +63,7 @@ class _Entry:
     outputs: Any = None
     gradients: list[_Gradient] = field(default_factory=list)
     held: Any = None
+    replaced: frozenset[int] = frozenset()
 
 
 class CapturedStep:
@@ -178,8 +184,10 @@ class CapturedStep:
             if report.eager < self._warmup:
                 result = self._step(*args, **kwargs)
             else:
+                earlier = {id(p): (p, TensorWeakRef(p.grad)) for p in self._parameters if p.grad is not None}
                 with watched() as obstacles:
                     result = self._step(*args, **kwargs)
+                entry.replaced = frozenset(key for key, (p, ref) in earlier.items() if ref() is not p.grad)
                 report.obstacles = (*obstacles, *optimizer_obstacles(self._optimizers))
         for obstacle in report.obstacles:
             _log.warning("capture_graph: the step runs eagerly: %s", obstacle)
@@ -206,7 +214,13 @@ class CapturedStep:
         """Capture the step. If that fails, note the obstacle, restore the gradients and return False; no work of the step has run."""
         device = next(leaf.device for leaf in leaves if isinstance(leaf, torch.Tensor))
         known = {id(p): p for p in (*self._parameters, *leaves_with_gradients(device))}
-        before = {key: p.grad for key, p in known.items()}
+        earlier = {key: TensorWeakRef(p.grad) for key, p in known.items() if p.grad is not None}
+        # A gradient that the step drops is not kept: its memory would add to the peak of the capture.
+        before = {key: p.grad for key, p in known.items() if key not in entry.replaced}
+
+        def is_earlier(key: int, p: torch.Tensor) -> bool:
+            return key in earlier and earlier[key]() is p.grad
+
         entry.inputs = [_static(leaf) for leaf in leaves]
         args, kwargs = unflatten(entry.inputs, structure)
         graph = torch.cuda.CUDAGraph()
@@ -219,7 +233,8 @@ class CapturedStep:
                 outputs = self._step(*args, **kwargs)
         except (RuntimeError, RunError) as error:
             for key, p in known.items():
-                p.grad = before[key]
+                if not is_earlier(key, p):
+                    p.grad = before.get(key)
             torch.cuda.synchronize(device)
             entry.inputs = []
             obstacle = Obstacle(
@@ -233,16 +248,13 @@ class CapturedStep:
             return False
         known |= {id(p): p for p in leaves_with_gradients(device)}
         entry.gradients = [
-            _Gradient(p, p.grad, before.get(key) is p.grad) for key, p in known.items() if p.grad is not None
+            _Gradient(p, p.grad, is_earlier(key, p)) for key, p in known.items() if p.grad is not None
         ]
         self._parameters = list(known.values())
-        for (
-            key,
-            p,
-        ) in (
-            known.items()
-        ):  # capturing computes nothing; the replay that follows reads and writes the gradients
-            p.grad = before.get(key)
+        # Capturing computes nothing; the replay that follows reads and writes the gradients.
+        for key, p in known.items():
+            if not is_earlier(key, p):
+                p.grad = before.get(key)
         entry.graph, entry.outputs, entry.held = graph, outputs, steps.prepared
         entry.report.captured = True
         entry.report.kernels = tuple(steps.kernels())

@@ -7,6 +7,7 @@ row is small enough; operands of longer rows stay in shared memory. Longer loops
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from ....codegen.expr.terms import STORAGE, compute_type
@@ -15,8 +16,10 @@ from ....codegen.loops.nest import indented, offset_text
 from ....codegen.loops.plans import CONSTANT, POSITION, Input, Operation
 from ....types import DType
 from ...spec.row_plan import EXPENSIVE, RowNeeds, RowOutput
-from ..pointwise import statement
+from ..launch import WARP
+from ..pointwise import statement, unrounded
 from .addresses import RowAddresses
+from .online_softmax import OnlineSoftmax, online_softmax
 from .splits import combined_splits
 from .tiling import RowTiling
 
@@ -38,6 +41,7 @@ class RowText:
     addresses: the rows of the thread and their addresses.
     parts:     the parts of the prelude that the text uses.
     cached:    values that stay in registers or in shared memory between passes.
+    online:    a softmax whose maximum and sum are computed in one pass; None if there is none, or if the row stays in registers anyway.
     """
 
     def __init__(self, tiling: RowTiling) -> None:
@@ -46,6 +50,10 @@ class RowText:
         self.needs = RowNeeds(tiling.plan, tiling.outputs, tiling.reduced)
         self.addresses = RowAddresses(tiling, self.needs)
         self.cached = self._choose_cached()
+        rereads = (
+            not tiling.across and tiling.splits == 1 and tiling.x > WARP and (tiling.held or not self.cached)
+        )
+        self.online = online_softmax(self.needs) if rereads else None
 
     def _choose_cached(self) -> set[str]:
         """Return the values to cache in registers, as far as those suffice: packed operands first, then expensive values."""
@@ -87,7 +95,10 @@ class RowText:
         body += [self._declare_cached(n) for n in sorted(self.cached)]
         ready: set[str] = set()
         for at, names in enumerate(self.needs.values_by_pass[:-1]):
-            body += self._pass(at, names, ready)
+            if self.online is not None and at == self.online.at:
+                body += self._online_pass(self.online, names, ready)
+            elif self.online is None or at != self.online.at + 1:
+                body += self._pass(at, names, ready)
             if tiling.splits == 1:
                 body += self.row_level(at + 1)
         if tiling.splits > 1:
@@ -126,6 +137,8 @@ class RowText:
 
     def statement(self, o: Operation) -> str:
         """Return the line of an operation, and note the parts of the prelude that it needs."""
+        if self.online is not None and o is self.online.power:
+            return f"const float {o.name} = quick_exponential({o.operands[0]});  // exp"
         line, needed = statement(self.plan, o)
         self.parts |= needed
         return line
@@ -160,6 +173,18 @@ class RowText:
             elif tiling.x > 1:
                 combine.append(f"{o.name} = warp_reduce<{tiling.x}>({o.name}, {o.op}_of());")
         return [*lines, *self._loop(names, ready, steps, writes=False), *combine]
+
+    def _online_pass(self, online: OnlineSoftmax, names: list[str], ready: set[str]) -> list[str]:
+        """Return one pass over the row for its maximum and for the sum of the exponentials."""
+        self.parts.add("online_softmax")
+        top, total, width = online.maximum.name, online.total.name, self.tiling.width
+        before, after = [f"float values[{width}];"], [f"softmax_add(values, {top}, {total});"]
+        step = [f"values[u] = {online.value};"]
+        return [
+            f"float {top} = -__builtin_inff(), {total} = 0;  // {online.maximum.op}, sum",
+            *self._along(names, ready, step, writes=False, before=before, after=after),
+            f"softmax_join<{self.tiling.x // WARP}>({top}, {total}, smem);",
+        ]
 
     def step(self, o: Operation, have: str) -> str:
         """Return the expression that accumulates one more element into a reduction; ``have`` is the accumulator."""
@@ -224,9 +249,18 @@ class RowText:
         where = self.offset(entry.name, index)
         return f"load<N>({entry.name}_row{'' if where == '0' else f' + {where}'})"
 
-    def _along(self, names: list[str], ready: set[str], steps: list[str], writes: bool) -> list[str]:
+    def _along(
+        self,
+        names: list[str],
+        ready: set[str],
+        steps: list[str],
+        writes: bool,
+        before: Sequence[str] = (),
+        after: Sequence[str] = (),
+    ) -> list[str]:
+        """Return the loop over a thread's packs. before, after: lines of a pack around the loop over its elements."""
         tiling, width = self.tiling, self.tiling.width
-        before_unroll, unrolled, stores = list[str](), list[str](), list[str]()
+        before_unroll, unrolled, stores = list(before), list[str](), list(after)
         for name in self.needs.closure(names, ready):
             entry, cached = self.needs.inputs.get(name), name in self.cached
             kind = compute_type(self.plan.spec(name)[0])
@@ -238,12 +272,20 @@ class RowText:
                 if cached:
                     unrolled.append(f"{name}_kept[k][u] = {name};")
             elif self.addresses.packed(entry):
-                slot = f"k * {tiling.x}" if tiling.held else "k"
-                pack = f"{name}_kept[{slot}]" if cached else f"{name}_of"
+                pack = f"{name}_kept[k]" if cached and not tiling.held else f"{name}_of"
                 if name not in ready:
                     at = f"{name}_row + {self.offset(name, 'i')}"
-                    declared = f"{pack} = " if cached else f"const auto {pack} = "
-                    before_unroll.append(f"{declared}fetch<{width}>({at}, {self.addresses.whole(at)});")
+                    declared = "" if pack.endswith("]") else "const auto "
+                    before_unroll.append(
+                        f"{declared}{pack} = fetch<{width}>({at}, {self.addresses.whole(at)});"
+                    )
+                if (
+                    cached and tiling.held
+                ):  # whole packs to and from shared memory: single elements would conflict in its banks
+                    slot = f"{name}_kept[k * {tiling.x}]"
+                    before_unroll.append(
+                        f"const auto {pack} = {slot};" if name in ready else f"{slot} = {pack};"
+                    )
                 unrolled.append(f"const {kind} {name} = decode<N>({pack}.at[u], {name}_row);")
             else:
                 unrolled.append(f"const {kind} {name} = {self.element(entry, '(i + u)')};")
@@ -252,10 +294,10 @@ class RowText:
         for y in self.needs.element_results if writes else ():
             value, dtype = self.converted(self.needs.results[y]), self.needs.results[y].spec.dtype
             if tiling.reduced.strides[y][-1] == 1:
-                before_unroll.append(f"pack<{STORAGE[dtype]}, {width}> {y}_of;")
-                unrolled.append(f"{y}_of.at[u] = encode<N>({value}, (const {STORAGE[dtype]} *)0);")
+                before_unroll.append(f"unpacked<{STORAGE[dtype]}, {width}> {y}_of;")
+                unrolled.append(f"{y}_of.at[u] = {value};")
                 at = f"{y}_row + {self.offset(y, 'i')}"
-                put = f"put<{width}>({at}, {y}_of, {self.addresses.whole(at)});"
+                put = f"put<{width}>({at}, encoded({y}_of), {self.addresses.whole(at)});"
             else:
                 put = f"store<N>({y}_row + {self.offset(y, '(i + u)')}, {value});"
             put = f"if (live) {put}" if self.addresses.partial else put
@@ -293,7 +335,8 @@ class RowText:
 
     def converted(self, output: RowOutput) -> str:
         """Return a result converted to its dtype. The store itself rounds float32 to 16 bits."""
-        dtype, result_dtype = self.plan.spec(output.value)[0], output.spec.dtype
+        value = unrounded(self.plan, output.value, output.spec.dtype)
+        dtype, result_dtype = self.plan.spec(value)[0], output.spec.dtype
         if dtype is result_dtype or (dtype in _NARROW and result_dtype in _NARROW):
-            return output.value
-        return f"convert<{STORAGE[result_dtype]}>({output.value})"
+            return value
+        return f"convert<{STORAGE[result_dtype]}>({value})"
