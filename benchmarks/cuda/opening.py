@@ -4,15 +4,17 @@
     python benchmarks/cuda/opening.py --device cpu --only resnet18.timm --profile       # tries the script
 
 The networks are those of ``suite.py``. Every start is a process of its own and the only one that works; it first opens a tiny network, which loads the
-modules of Python and the libraries of CUDA. Seconds are from the module to the open session, and to the first output. ``export`` is PyTorch's
-export, which is also timed by itself; ``compile`` is NVRTC, or the C++ compiler on a processor. The first
-output must be PyTorch's.
+modules of Python and the libraries of CUDA. Seconds are from the module to the open session, and to the first output. The parts of ``WATCHED`` are also
+timed by themselves: ``export`` and ``decompose`` are PyTorch's, ``compile`` is NVRTC, or the C++ compiler on a processor, and ``prepare`` is what
+libraries do for their calls. The first output must be PyTorch's.
 """
 
 from __future__ import annotations
 
 import argparse
 import cProfile
+import functools
+import importlib
 import json
 import os
 import pstats
@@ -22,7 +24,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import paths  # noqa: F401
@@ -36,7 +38,7 @@ import xpuruntime as xrt
 NETWORKS = (
     "resnet18.timm", "tf_efficientnetv2_s.timm", "coatnet_0_rw_224.timm", "fastvit_t8.timm", "deit_tiny_patch16_224.timm", "regnety_008.timm",
     "convnext_atto.timm", "mobilenetv3_small_050.timm", "swin_tiny_patch4_window7_224.timm", "r3d_18.torchvision", "googlenet.torchvision",
-    "bert.transformers", "gpt2.transformers", "hubert.transformers",
+    "distilbert.transformers", "gpt2.transformers", "hubert.transformers",
 )  # fmt: skip
 MOST_ERROR = {"float32": 1e-4, "float16": 0.05, "bfloat16": 0.2}
 """Relative root mean square from PyTorch in float32 on the processor."""
@@ -44,10 +46,21 @@ GOALS = {"cold": 2.5, "stored": 0.2}
 """Median seconds to the open session."""
 
 
+WATCHED = {
+    "export": ("torch.export", "export"),
+    "decompose": ("xpuruntime.frontends.torch.importer", "decomposed"),
+    "generate": ("xpuruntime.compiler", "compile"),
+    "compile": ("xpuruntime.compiler.emit", "Code.binaries"),
+    "prepare": ("xpuruntime._core", "make_executor"),
+    "weights": ("xpuruntime.inference.native.executable", "load_weights"),
+    "self_check": ("xpuruntime.inference.selection.candidate", "checked_on_opening"),
+}
+"""Parts of opening, and the functions that do them. ``generate`` contains ``compile``; ``self_check`` may prepare an executor of its own."""
+
+
 @contextmanager
 def watched(seconds: dict[str, float]) -> Iterator[None]:
-    """Record how long the export and the compiler of generated code take."""
-    from xpuruntime.compiler import emit
+    """Record how long the parts of opening take."""
 
     def timed(name: str, function: Any) -> Any:
         def call(*args: Any, **named: Any) -> Any:
@@ -59,12 +72,14 @@ def watched(seconds: dict[str, float]) -> Iterator[None]:
 
         return call
 
-    torch_export, binaries = torch.export.export, emit.Code.binaries
-    torch.export.export, emit.Code.binaries = timed("export", torch_export), timed("compile", binaries)
-    try:
+    with ExitStack() as stack:
+        for part, (module, attribute) in WATCHED.items():
+            *path, last = attribute.split(".")
+            owner = functools.reduce(getattr, path, importlib.import_module(module))
+            function = getattr(owner, last)
+            setattr(owner, last, timed(part, function))
+            stack.callback(setattr, owner, last, function)
         yield
-    finally:
-        torch.export.export, emit.Code.binaries = torch_export, binaries
 
 
 def start(network: str, dtype: str, device: str, store: str, profile: str) -> dict[str, Any]:

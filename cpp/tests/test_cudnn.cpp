@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
+#include <mutex>
 
 #include "simulated_cuda.h"
 
@@ -253,9 +255,88 @@ TEST_CASE("equal calls share a plan, and recent plans are kept") {
     CHECK(new_plans(0.3) == 0);
     a.scale = 0.3;
     const auto lives = executor_of(on, {a.call()});
-    for (int i = 1; i <= 40; ++i) new_plans(i);
+    for (int i = 1; i <= 140; ++i) new_plans(i);  // more than are kept
     CHECK(new_plans(0.3) == 0);
     CHECK(new_plans(0.30000001) == 1);
+}
+
+// A plan store in memory.
+struct MemoryStore {
+    std::mutex mutex;
+    std::map<std::string, std::string> entries;
+    MemoryStore() {
+        PlanStore store;
+        store.get = [this](const std::string& key) {
+            const std::lock_guard<std::mutex> lock(mutex);
+            const auto entry = entries.find(key);
+            return entry == entries.end() ? "" : entry->second;
+        };
+        store.put = [this](const std::string& key, const std::string& plan) {
+            const std::lock_guard<std::mutex> lock(mutex);
+            entries[key] = plan;
+        };
+        set_plan_store(std::move(store));
+    }
+    ~MemoryStore() { set_plan_store({}); }
+};
+
+TEST_CASE("plans are restored from the store, and what is no plan of the call is built again") {
+    const auto on = backend();
+    MemoryStore store;
+    Attention a(6, 6, heads_outside);
+    const auto new_plans = [&](double scale) {
+        const int before = plans();
+        a.scale = scale;
+        CHECK(run(a.call(), a.tensors()) == "cudnnBackendExecute engine 2, configuration 2, workspace 256");
+        CHECK(a.error() < 4e-3);
+        return plans() - before;
+    };
+    const auto forget = [&] {  // by so many other plans
+        const auto entries = store.entries;
+        for (int i = 1; i <= 140; ++i) {
+            a.scale = 100 + i;
+            CHECK(executor_of(on, {a.call()}).status.ok());
+        }
+        store.entries = entries;
+    };
+    CHECK(new_plans(0.5) == 1);
+    REQUIRE(store.entries.size() == 1);
+    const auto [key, plan] = *store.entries.begin();
+    forget();
+    CHECK(new_plans(0.5) == 0);
+    CHECK(new_plans(0.6) == 1);
+    REQUIRE(store.entries.size() == 2);
+    const std::string other =
+        (store.entries.begin()->first == key ? *++store.entries.begin() : *store.entries.begin()).second;
+    const std::string head = key + "\n";
+    for (const std::string& broken :
+         {other, plan.substr(0, plan.size() - 3), head, head + "no line", std::string("\n"), std::string()}) {
+        forget();
+        store.entries[key] = broken;
+        CHECK(new_plans(0.5) == 1);
+        CHECK(store.entries[key] != broken);
+    }
+    forget();
+    CHECK(new_plans(0.5) == 0);
+}
+
+TEST_CASE("threads build the plans of one executor, each plan once") {
+    const auto on = backend();
+    Attention a(6, 6, heads_outside);
+    std::vector<KernelCall> calls;
+    for (int i = 0; i < 60; ++i) {
+        a.scale = 300 + i % 20;
+        calls.push_back(a.call());
+    }
+    const int before = plans();
+    CHECK(executor_of(on, calls).status.ok());
+    CHECK(plans() == before + 20);
+    calls[7].options["engine"] = int64_t{7};
+    calls[50].options["in"] = std::string("int8");
+    const auto refused = executor_of(on, calls).status.refusals;
+    REQUIRE(refused.size() == 2);  // in the order of the calls
+    CHECK(refused[0].reason.find("offers no engine 7") != std::string::npos);
+    CHECK(refused[1].reason.find("no cuDNN type for int8") != std::string::npos);
 }
 
 TEST_CASE("an engine can be pinned, and refusals have reasons") {

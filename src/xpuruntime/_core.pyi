@@ -2,7 +2,7 @@
 The C++ core of xpuruntime. Private: use xpuruntime.runtime and xpuruntime.profiler.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import enum
 from typing import Annotated
 
@@ -676,6 +676,9 @@ class CudaBackend(Backend):
 
 def cuda_backend(index: int, search: Search) -> CudaBackend | Status:
     """Open the device at an index."""
+
+def set_plan_store(get: Callable[[str], bytes], put: Callable[[str, bytes], None]) -> None:
+    """Set where compiled plans of vendors' libraries are kept. ``get`` returns b"" for an absent one."""
 
 def cuda_capsule(address: int, shape: Sequence[int], strides: Sequence[int], code: int, bits: int, device: int, owner: object) -> object:
     """Return CUDA memory as a DLPack capsule; owner keeps it alive."""

@@ -60,6 +60,11 @@ VARIABLES: dict[str, Variable] = {
             "NVTX ranges for NVIDIA's tools: runs, or calls (also one per kernel, each launched individually); empty: none",
         ),
         Variable(
+            "XPU_PROGRESS",
+            "on",
+            "a line on stderr, if that is a terminal, while a model is opened or compiled for more than 2 s: on or off",
+        ),
+        Variable(
             "XPU_DEBUG",
             "0",
             "what xpu logs on stderr: 0 warnings, 1 also plans and tracebacks, 2 also builds (in Python: the logger xpuruntime)",

@@ -20,7 +20,7 @@ SOURCE = Path(__file__).resolve().parents[2] / "src" / "xpuruntime"
 # Leaves, in order: each may know those to its left.
 LEAVES = (
     "lazy", "printable", "errors", "arguments", "env", "dims", "types", "casts", "targets", "decisions", "evidence", "protocols", "plugins", "numerics",
-    "children", "storage", "fault_reports", "child_calls", "faults", "families",
+    "children", "storage", "fault_reports", "child_calls", "faults", "progress", "families",
 )  # fmt: skip
 CORE = "_core"  # the C++ core's Python module
 
@@ -97,6 +97,7 @@ IN_FUNCTIONS: dict[str, set[str]] = {
     "testing": {"hypothesis", "pytest", "yaml", "polygraphy", "timm", "torchvision", *VENDORS},
     "workbench": {"matplotlib", "jinja2", "PIL", "scipy", *VENDORS},
     "cli": {"matplotlib", "PIL", "yaml", "rich", "typer"},
+    "progress": {"rich"},
 }
 
 

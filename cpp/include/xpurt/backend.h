@@ -138,9 +138,10 @@ class Backend {
     virtual Status fetch(void*, Memory, size_t, size_t, RunState&) { return no_transfers(); }
 
     // Do all slow work of a call once: look up, compile, choose an algorithm. `module` may be null where no
-    // code is loaded.
+    // code is loaded. Up to preparing_threads() threads prepare calls of libraries at the same time.
     virtual Result<std::unique_ptr<PreparedKernel>> prepare(const KernelCall& call,
                                                             const std::shared_ptr<const Module>& module) = 0;
+    virtual int preparing_threads() const { return 1; }
     virtual Result<std::unique_ptr<Recording>> record(const std::vector<RecordedCall>& calls) = 0;
     virtual Status submit(const Recording& recording, const Submission& submission) = 0;
 

@@ -134,6 +134,7 @@ class Executor {
 
     Executor(std::shared_ptr<Backend> backend, Plan plan, int contexts, std::shared_ptr<ArenaPool> arenas);
     Status prepare();
+    Status prepare_calls();
     static bool try_lock(ContextSlot& slot) noexcept;
     ContextSlot* try_acquire() noexcept;
     ContextSlot& acquire();

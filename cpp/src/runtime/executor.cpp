@@ -2,8 +2,15 @@
 #include "xpurt/executor.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
+#include <exception>
+#include <functional>
+#include <mutex>
 #include <new>
+#include <optional>
+#include <system_error>
+#include <thread>
 
 #include "xpurt/memory.h"
 #include "xpurt/thread_pool.h"
@@ -19,6 +26,33 @@ Status invalid(std::string message) {
 char* advance(Memory memory, int64_t offset) noexcept {
     // Go through uintptr_t: a handle may not be an address, and then it is never dereferenced.
     return reinterpret_cast<char*>(reinterpret_cast<uintptr_t>(memory) + static_cast<uintptr_t>(offset));
+}
+
+// Call work(0 .. count-1), in up to `threads` threads. Where the system grants fewer, those do all of it.
+// Throws the first exception of the work, after all threads have ended.
+void side_by_side(size_t count, int threads, const std::function<void(size_t)>& work) {
+    std::atomic<size_t> next{0};
+    std::mutex mutex;
+    std::exception_ptr failure;
+    const auto take = [&] {
+        try {
+            for (size_t i = next++; i < count; i = next++) work(i);
+        } catch (...) {
+            next = count;
+            const std::lock_guard<std::mutex> lock(mutex);
+            if (!failure) failure = std::current_exception();
+        }
+    };
+    std::vector<std::thread> others;
+    try {
+        while (others.size() + 1 < std::min(count, static_cast<size_t>(std::max(threads, 1))))
+            others.emplace_back(take);
+    } catch (const std::system_error&) {
+        // The threads that started, and this one, take the rest.
+    }
+    take();
+    for (std::thread& other : others) other.join();
+    if (failure) std::rethrow_exception(failure);
 }
 
 }  // namespace
@@ -98,17 +132,7 @@ Status Executor::prepare() {
         io_offsets_.push_back(io_staging_bytes_);
         io_staging_bytes_ += (static_cast<size_t>(bytes) + 255) / 256 * 256;
     }
-    Status refused;
-    for (const KernelCall& call : plan_.calls) {
-        auto prepared = backend_->prepare(call, call.own_module ? call.own_module : plan_.module);
-        if (!prepared.status.ok()) {
-            if (call.library.empty()) return prepared.status;
-            if (refused.ok()) refused = prepared.status;
-            refused.refusals.push_back({call.position, prepared.status.message, prepared.status.advice});
-        }
-        prepared_.push_back(std::move(prepared.value));
-    }
-    if (!refused.ok()) return refused;
+    XPURT_TRY(prepare_calls());
     const size_t total = plan_.calls.size();
     const size_t batch = plan_.batch > 0 ? static_cast<size_t>(plan_.batch) : std::max<size_t>(total, 1);
     for (size_t first = 0; first < total; first += batch) {
@@ -121,6 +145,36 @@ Status Executor::prepare() {
     }
     workspace_offset_ = (static_cast<size_t>(plan_.arena_bytes) + 255) / 256 * 256;
     return {};
+}
+
+// Prepare the calls: those of libraries in several threads if the backend takes them.
+Status Executor::prepare_calls() {
+    std::vector<std::optional<Result<std::unique_ptr<PreparedKernel>>>> prepared(plan_.calls.size());
+    const auto prepare_one = [&](size_t i) {
+        const KernelCall& call = plan_.calls[i];
+        prepared[i] = backend_->prepare(call, call.own_module ? call.own_module : plan_.module);
+    };
+    std::vector<size_t> of_libraries;
+    for (size_t i = 0; i < prepared.size(); ++i) {
+        if (plan_.calls[i].library.empty())
+            prepare_one(i);
+        else
+            of_libraries.push_back(i);
+    }
+    side_by_side(of_libraries.size(), backend_->preparing_threads(),
+                 [&](size_t i) { prepare_one(of_libraries[i]); });
+    Status refused;
+    for (size_t i = 0; i < prepared.size(); ++i) {
+        const KernelCall& call = plan_.calls[i];
+        const Status& status = prepared[i]->status;
+        if (!status.ok()) {
+            if (call.library.empty()) return status;
+            if (refused.ok()) refused = status;
+            refused.refusals.push_back({call.position, status.message, status.advice});
+        }
+        prepared_.push_back(std::move(prepared[i]->value));
+    }
+    return refused;
 }
 
 bool Executor::try_lock(ContextSlot& slot) noexcept {

@@ -4,10 +4,13 @@
 //
 // Its engines: 5 (not deterministic), 9 (supports no plan), 2 (needs a workspace of 256 bytes), 1.
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <map>
+#include <memory>
+#include <mutex>
 #include <set>
 #include <stdexcept>
 #include <string>
@@ -43,9 +46,16 @@ struct CudnnObject {
     int type() const { return one<int>(901); }
 };
 
-std::string reason;
-int plans = 0;
+thread_local std::string reason;
+std::atomic<int> plans{0};  // that were built; those from a text do not count
 int unknown_attribute = -1;
+
+// The texts of plans, and the configurations that they mean. What is destroyed after the first text is kept.
+struct PlanTexts {
+    std::mutex mutex;
+    std::map<std::string, const CudnnObject*> configs;
+    std::vector<std::unique_ptr<CudnnObject>> destroyed;
+} texts;
 
 struct InvalidParameter : std::runtime_error {
     using runtime_error::runtime_error;
@@ -318,10 +328,15 @@ void cudnnGetLastErrorString(char* text, size_t room) {
     reason.clear();
 }
 int cudnnBackendCreateDescriptor(int kind, void** object) { return *object = new CudnnObject(kind), 0; }
-int cudnnBackendDestroyDescriptor(void* object) { return delete object_of(object), 0; }
+int cudnnBackendDestroyDescriptor(void* object) {
+    std::unique_ptr<CudnnObject> last(object_of(object));
+    const std::lock_guard<std::mutex> lock(texts.mutex);
+    if (!texts.configs.empty()) texts.destroyed.push_back(std::move(last));
+    return 0;
+}
 int cudnnBackendSetAttribute(void* object, int attribute, int type, int64_t count, const void* values) {
     return guarded([&] {
-        constexpr int sizes[] = {8, 4, 1, 8, 4, 8, 8, 4, 4, 4, 4, 4, 4, 4, 4, 8, 4, 4, 4};
+        constexpr int sizes[] = {8, 4, 1, 8, 4, 8, 8, 4, 4, 4, 4, 4, 4, 4, 4, 8, 4, 4, 4, 1, 1, 1, 1, 1, 1};
         require(attribute != unknown_attribute, "no such attribute");
         require(!object_of(object)->finished, "the descriptor is already finalized");
         for (int64_t i = 0; type == 15 && i < count; ++i) {
@@ -330,6 +345,12 @@ int cudnnBackendSetAttribute(void* object, int attribute, int type, int64_t coun
         }
         const auto* const bytes = static_cast<const char*>(values);
         object_of(object)->values[attribute].assign(bytes, bytes + count * sizes[type]);
+        if (attribute == 405) {
+            const std::lock_guard<std::mutex> lock(texts.mutex);
+            const auto entry = texts.configs.find(std::string(bytes, static_cast<size_t>(count)));
+            require(entry != texts.configs.end(), "the text is no plan");
+            put(*object_of(object), 401, entry->second);
+        }
     });
 }
 int cudnnBackendFinalize(void* object) {
@@ -338,7 +359,7 @@ int cudnnBackendFinalize(void* object) {
         if (object_of(object)->kind == 5) {
             const HostEngine& engine = engine_of(*object_of(object)->object(401));
             require(engine.index != 9, "this engine supports no plan");
-            ++plans;
+            plans += object_of(object)->values.count(405) == 0 ? 1 : 0;
             put(*object_of(object), 402, engine.workspace);
         }
         object_of(object)->finished = true;
@@ -359,6 +380,12 @@ int cudnnBackendGetAttribute(void* object, int attribute, int, int64_t room, int
         } else if (attribute == 300) {
             put(**static_cast<CudnnObject**>(values), 1301, from.one<int64_t>(1301));
             *count = 1;
+        } else if (attribute == 405) {
+            const std::lock_guard<std::mutex> lock(texts.mutex);
+            const std::string text = "{plan " + std::to_string(reinterpret_cast<uintptr_t>(&from)) + "}";
+            texts.configs[text] = from.object(401);
+            *count = static_cast<int64_t>(text.size());
+            if (values != nullptr) text.copy(static_cast<char*>(values), static_cast<size_t>(room));
         } else if (attribute == 1303) {
             const std::vector<int>& notes = engine_of(from).notes;
             *count = static_cast<int64_t>(notes.size());

@@ -59,14 +59,14 @@ def chat(
     if not {"max_new_tokens", "max_length", "generation_config"} & given.keys():
         given["max_new_tokens"] = _MOST_TOKENS
     interactive = sys.stdin is not None and sys.stdin.isatty() and not as_json
-    with progress(f"opening {model}") as update:
+    with progress(f"opening {model}"):
         checkpoint = open_checkpoint(model)
         check_chats(checkpoint)
         decided = options_of(checkpoint, given)
         if decided.samples > 1 or decided.num_beams > 1:
             do = "Omit --num-return-sequences and --num-beams."
             raise InputError(who, "shows one answer without beam search", do=do)
-        generator = opening.open(checkpoint, lambda text: update(f"{model}: {text}"))
+        generator = opening.open(checkpoint)
     with generator:
         conversation = Conversation(generator, system)
         if interactive:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import printable
+from ..progress import Say, shown
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -110,14 +111,6 @@ def print_table(
     console.print()
 
 
-@contextlib.contextmanager
-def progress(text: str) -> Iterator[Callable[[str], None]]:
-    """Show a progress line on stderr if that is a terminal. Yield a function that changes its text."""
-    if not sys.stderr.isatty():
-        yield lambda _: None
-        return
-    from rich.console import Console
-    from rich.text import Text
-
-    with Console(stderr=True).status(Text(printable.line(text))) as status:
-        yield lambda line: status.update(Text(printable.line(line)))
+def progress(text: str) -> contextlib.AbstractContextManager[Say]:
+    """Show a progress line on stderr at once if that is a terminal. The context is a function that changes its text."""
+    return shown(text, after_s=0, redirects=True)

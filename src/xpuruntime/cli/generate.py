@@ -83,7 +83,7 @@ def generate(
             do = "Omit --stream."
             raise InputError(who, "--stream shows one answer without beam search", got=count, do=do)
         batch = count if decided.num_beams > 1 else min(count, _MAX_BATCH)
-        generator = opening.open(checkpoint, lambda text: update(f"{model}: {text}"), batch=batch)
+        generator = opening.open(checkpoint, batch=batch)
         if explain:
             with generator:
                 return _explained(generator, decided)

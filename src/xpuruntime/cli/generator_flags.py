@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -55,9 +54,7 @@ class GeneratorFlags:
             do = f"Use one of {', '.join(_PRECISIONS)}."
             raise PrecisionUnavailable(who, "unsupported precision", got=self.precision, do=do)
 
-    def open(
-        self, checkpoint: Checkpoint, on_progress: Callable[[str], object] | None, **further: Any
-    ) -> Generator:
+    def open(self, checkpoint: Checkpoint, **further: Any) -> Generator:
         """Open the model. ``further``: more arguments of ``Generator``."""
         from ..llm.generate import Generator
         from ..types import DType
@@ -71,7 +68,6 @@ class GeneratorFlags:
             threads=self.threads,
             cache_dir=self.cache_dir,
             source_capacity=self.source_capacity,
-            on_progress=on_progress,
             **further,
         )
 

@@ -84,6 +84,11 @@ class Code:
         """Return the index of the common binary, which has the first function; -1 if there is none."""
         return self._common
 
+    @property
+    def waiting(self) -> int:
+        """Return the number of binaries that are not assembled yet."""
+        return sum(isinstance(b, _Functions) for b in self._binaries)
+
     def binaries(self) -> list[Binary]:
         """Return all binaries, assembled, in the order of their indices. Raises BuildError."""
         waiting = [(b.texts, frozenset(b.parts)) for b in self._binaries if isinstance(b, _Functions)]

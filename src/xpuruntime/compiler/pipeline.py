@@ -38,6 +38,7 @@ from ..printable import logger
 from ..program.program import Binary, CompiledProgram, EntryPoint, ExecutionPlan
 from ..program.told import fitted
 from ..program.validate import validate
+from ..progress import shown, step
 from ..targets import TargetConfig
 from .calls import LoweredGraph
 from .control import with_entries
@@ -78,6 +79,7 @@ def compile(  # noqa: A001  - the specification's name
     watch: Callable[[str, Graph], None] | None = None,
     times: KernelTimes | Mapping[str, Any] | str | PathLike[str] | None = None,
     lock: KernelLock | None = None,
+    on_progress: Callable[[str], object] | None = None,
 ) -> CompiledProgram:
     """Compile a model to a program.
 
@@ -97,13 +99,18 @@ def compile(  # noqa: A001  - the specification's name
     times:   measured kernel times (``compiler.times``), or the path of such a file. If no rule or preference names a kernel and all usable ones
              were measured, the fastest is chosen.
     lock:    the kernel of each call, which is used without any choice (``LockError`` if it cannot be), or an empty record of the choices.
+    on_progress: receives a line of text for each step. Without it, a terminal shows one if compiling takes longer than 2 s.
 
     The same model, policy, target and compiler (and the same answers of libraries) give the same program, byte for byte.
     Raises BuildError, KernelUnavailable (with its decision), PolicyError, IrError for a symbol without a value; InternalError, with the folder
     of a reproduction, for a fault of the compiler.
     """
+    if on_progress is not None:
+        check_argument(
+            "compile", "on_progress", on_progress, Callable, "a function", "Give a function of text."
+        )
     subject = FaultSubject()
-    with contained("compile", subject):
+    with contained("compile", subject), shown("compiling", "", on_progress):
         return _compile(model, target, policy, shapes, passes, phase, weights, watch, times, lock, subject)
 
 
@@ -189,6 +196,7 @@ def _compile(
     plans: dict[str, list[ExecutionPlan]] = {name: [] for name in graphs}
     buffer_names: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {}
     for t in targets:
+        step(f"choosing kernels for {t.name}")
         code = Code(t, len(binaries))
         for name, graph in graphs.items():
             _take(subject, entries.get(name, graph))
@@ -265,6 +273,8 @@ def _recorded_demands(resolved: Resolved, level: int | None, *, fell: bool) -> d
 def _assembled(code: Code, plans: Sequence[ExecutionPlan]) -> list[Binary]:
     """Return the binaries. If a compiler rejects the text, report the kernel whose function its message names."""
     try:
+        if code.waiting:
+            step(f"compiling the generated code, {code.waiting} binaries")
         return code.binaries()
     except TextRefused as error:
         log = str(error.got)

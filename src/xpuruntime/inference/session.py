@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from ..arguments import check_argument
@@ -22,6 +23,7 @@ from ..printable import logger
 from ..profiler import trace
 from ..profiler.receipt import Receipt, confirm
 from ..program.plan import Plan
+from ..progress import shown
 from ..protocols import (
     Array,
     Evidence,
@@ -88,6 +90,8 @@ class InferenceSession:
     lock:          a lock (``xpu lock``, ``lock()``) or its file: nothing is measured and nothing is chosen. It excludes every argument that chooses.
     example_inputs, dynamic_shapes: arguments for tracing a PyTorch module, as for ``extract_ir``. Engines are also measured on
                    ``example_inputs``; for a file, give tensors by input name or in its order. Without them inputs are seeded.
+    on_progress:   receives a line of text for each step of opening. Without it, a terminal shows one if opening takes longer than 2 s
+                   (``XPU_PROGRESS=off``: never).
 
     Raises
     ------
@@ -120,8 +124,13 @@ class InferenceSession:
         example_inputs: Any = None,
         dynamic_shapes: Any = None,
         lock: Lock | Mapping[str, Any] | str | os.PathLike[str] | None = None,
+        on_progress: Callable[[str], object] | None = None,
     ) -> None:
         began = time.perf_counter()
+        if on_progress is not None:
+            check_argument(
+                "session", "on_progress", on_progress, Callable, "a function", "Give a function of text."
+            )
         opened = None
         if lock is None:
             theirs, their_threads = policy_of(
@@ -152,7 +161,11 @@ class InferenceSession:
         store = Store(cache_dir)
         execution = request.execution
         used = store if request.caching else Store(mode="off")
-        with reports_into(*report_folders(store)):
+        subject = _subject(model)
+        with (
+            reports_into(*report_folders(store)),
+            shown(f"opening {subject}", subject, on_progress),
+        ):
             self._model = open_any(model, example_inputs, dynamic_shapes, used)
             if opened is not None and (changes := opened.validate(self._model, request)):
                 from .lock_checks.programs import changes_text
@@ -505,6 +518,11 @@ class InferenceSession:
             dict.fromkeys(f"{r.engine} on {r.device}, {r.precision}" for r in self._plan.regions)
         )
         return f"<InferenceSession {self._model.name!r}: {where}>"
+
+
+def _subject(model: object) -> str:
+    """Return the name of a model that is not open yet: its file's or its class's."""
+    return Path(os.fspath(model)).name if isinstance(model, str | os.PathLike) else type(model).__name__
 
 
 def _bounds(model: ModelSource) -> Bounds:

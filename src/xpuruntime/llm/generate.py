@@ -21,7 +21,7 @@ from typing import Any, overload
 from ..arguments import MAX_THREADS, check_argument, check_count, check_flag, check_several
 from ..compiler.resolve import resolve_target
 from ..errors import InputError, PolicyError
-from ..faults import contained, foreign
+from ..faults import contained
 from ..inference.native.executor_evidence import Observations
 from ..inference.native.targets import own_target
 from ..kernels.catalogue import kernels_of
@@ -31,6 +31,7 @@ from ..printable import logger
 from ..profiler.receipt import Receipt
 from ..program.plan import Plan
 from ..program.program import CompiledProgram
+from ..progress import shown
 from ..protocols import Array
 from ..storage.store import Store
 from ..targets import DeviceId
@@ -66,7 +67,7 @@ class Generator:
     policy, target: as for ``compile``. Default target: code for the device.
     threads:  as for ``Executor``.
     cache_dir: folder of the store, which keeps the programs; default XPU_CACHE_DIR.
-    on_progress: receives a line of text for each step of opening.
+    on_progress: receives a line of text for each step of opening. Without it, a terminal shows one if opening takes longer than 2 s.
     source_capacity: of an encoder-decoder: tokens of the longest prompt, which its encoder reads. Default: 512, or the model's maximum if
               that is less. ``capacity`` is then the size of the decoder's cache.
 
@@ -97,7 +98,6 @@ class Generator:
         batch = check_count("Generator", "batch", batch, 1, _MAX_BATCH)
         if threads is not None:
             threads = check_count("Generator", "threads", threads, 1, MAX_THREADS)
-        say = _silent if on_progress is None else _users(on_progress)
         self.checkpoint = _sized(open_checkpoint(model), source_capacity)
         self.config = config = self.checkpoint.config
         self.request = demands = demanded("Generator", {}, policy)
@@ -146,11 +146,12 @@ class Generator:
             RankWeights(self.programs, shard, at, rank)
             for rank, (shard, at) in enumerate(zip(shards, self.devices, strict=True))
         ]
-        say("compiling, unless the store has the program")
         self.program: CompiledProgram
-        self.program, self.steps = self.programs.load(
-            entries, lambda program: open_steps(program, self._parts, say, **options)
-        )
+        with shown(f"opening {self.checkpoint.name}", self.checkpoint.name, on_progress) as say:
+            say("compiling, unless the store has the program")
+            self.program, self.steps = self.programs.load(
+                entries, lambda program: open_steps(program, self._parts, say, **options)
+            )
         self.weights = self._parts[0].weights
         self.decode, self.prefill, self.states = self.steps.decode, self.steps.prefill, self.steps.states
         self._loop = AnswerLoop(
@@ -368,20 +369,6 @@ def _sized(checkpoint: Checkpoint, source_capacity: int | None) -> Checkpoint:
     """Return the checkpoint for sources of up to this length. Raises BuildError."""
     config = with_source(checkpoint.config, source_capacity, f"language model {checkpoint.name}")
     return replace(checkpoint, config=config)
-
-
-def _silent(text: str) -> None:
-    """Report nothing."""
-
-
-def _users(function: Callable[[str], object]) -> Callable[[str], object]:
-    """Return a user's function whose exceptions pass unchanged."""
-
-    def call(text: str) -> None:
-        with foreign():
-            function(text)
-
-    return call
 
 
 def _is_batch(prompt: Prompt | Sequence[Prompt]) -> bool:

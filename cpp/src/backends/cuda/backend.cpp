@@ -1,6 +1,7 @@
 // cuda/backend.cpp: the Backend interface for a CUDA device.
 #include <algorithm>
 #include <mutex>
+#include <thread>
 
 #include "backends/cuda/run_state.h"
 #include "base/elf.h"
@@ -122,6 +123,13 @@ class CudaBackendImpl final : public CudaBackend {
             if (call.scratch_bytes > 0) prepared->reports = reports_of(*module);
         }
         return std::unique_ptr<PreparedKernel>(std::move(prepared));
+    }
+
+    // cuDNN needs 0.1 to 0.5 s for each plan that it compiles. Each thread has a handle with memory on the
+    // device, hence the limit.
+    int preparing_threads() const override {
+        constexpr unsigned most = 8;
+        return static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1U, most));
     }
 
     Result<std::unique_ptr<Recording>> record(const std::vector<RecordedCall>& calls) override {

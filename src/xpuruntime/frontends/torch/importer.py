@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from ...errors import ModelError
 from ...faults import contained
 from ...ir import Graph, save_weights
+from ...progress import step
 from ...protocols import Array
 from .checkpoints import saved_names
 from .decompose import decomposed, refuse_extra_dims
@@ -29,7 +30,15 @@ from .ops import TABLE
 from .program import ProgramImport
 from .weights import TorchWeights
 
-__all__ = ["TorchImport", "extract_ir", "import_torch", "save_ir", "weights_of"]
+__all__ = [
+    "ExportedModel",
+    "TorchImport",
+    "export_torch",
+    "extract_ir",
+    "import_torch",
+    "save_ir",
+    "weights_of",
+]
 
 
 class TorchImport(NamedTuple):
@@ -37,6 +46,32 @@ class TorchImport(NamedTuple):
 
     graph: Graph
     weights: TorchWeights
+
+
+class ExportedModel(NamedTuple):
+    """An ExportedProgram with the name of its graph, the names of its tensors in checkpoints, and the requested dynamic shapes."""
+
+    program: Any
+    name: str
+    saved: Mapping[str, str]
+    dynamic_shapes: Any
+
+    @contained("extract_ir", kind=ModelError)
+    def imported(self) -> TorchImport:
+        """Decompose and lower it. Raises ModelError."""
+        who = error_source(self.name)
+        step("importing PyTorch's export")
+        keep = set(TABLE)
+        while True:
+            program = decomposed(self.program, keep, who)
+            attempt = ProgramImport(program, self.name, self.dynamic_shapes, self.saved)
+            graph = attempt.graph(who)
+            refused = attempt.lowering.refused & keep
+            if not refused:
+                return TorchImport(graph, TorchWeights(attempt.tensors))
+            if "lstm.input" in refused:
+                refuse_extra_dims(attempt.program, who)
+            keep -= refused  # PyTorch may decompose what the table could not lower
 
 
 def extract_ir(
@@ -68,6 +103,16 @@ def import_torch(
     Raises EngineUnavailable without PyTorch 2.6 or later; InputError for example inputs of another kind; ModelError for a model that PyTorch
     cannot export, that is in training mode with an effect on the outputs, or that changes its inputs in place.
     """
+    return export_torch(
+        model, example_inputs, model_name=model_name, dynamic_shapes=dynamic_shapes
+    ).imported()
+
+
+@contained("extract_ir", kind=ModelError)
+def export_torch(
+    model: Any, example_inputs: Any = None, *, model_name: str = "", dynamic_shapes: Any = None
+) -> ExportedModel:
+    """Return a PyTorch model as PyTorch exports it: the first half of ``import_torch``, with its parameters and errors."""
     torch = find_torch()
     name = model_name or _name_of(model)
     who = error_source(name)
@@ -75,6 +120,7 @@ def import_torch(
     if isinstance(model, torch.export.ExportedProgram):
         program = model
     elif isinstance(model, torch.nn.Module):
+        step("exporting with PyTorch")
         program, saved = exported(model, example_inputs, dynamic_shapes, who), saved_names(model)
         if model.training:
             _refuse_training(program, who)
@@ -85,16 +131,7 @@ def import_torch(
             got=type(model).__name__,
             do="Pass an nn.Module or a torch.export.ExportedProgram.",
         )
-    keep = set(TABLE)
-    while True:
-        attempt = ProgramImport(decomposed(program, keep, who), name, dynamic_shapes, saved)
-        graph = attempt.graph(who)
-        refused = attempt.lowering.refused & keep
-        if not refused:
-            return TorchImport(graph, TorchWeights(attempt.tensors))
-        if "lstm.input" in refused:
-            refuse_extra_dims(attempt.program, who)
-        keep -= refused  # PyTorch may decompose what the table could not lower
+    return ExportedModel(program, name, saved, dynamic_shapes)
 
 
 def weights_of(model: Any) -> Mapping[str, Array]:

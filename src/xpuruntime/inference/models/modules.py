@@ -15,6 +15,7 @@ from ...protocols import Array, ModelSource, NodeRef
 from ...storage.store import Store
 from ...types import DType
 from .digests import kept_by_digest
+from .exported_cache import import_known
 from .model_cache import open_known
 from .programs import is_program, open_program
 
@@ -37,15 +38,13 @@ def open_any(model: Any, example_inputs: Any, dynamic_shapes: Any, store: Store)
                 do="Leave them out.",
             )
         return open_known(model, store)
-    from ...frontends.torch.importer import import_torch
-
     if example_inputs is None and not hasattr(model, "graph_signature"):
         raise InputError(
             f"session({type(model).__name__})",
             "needs example inputs to trace a PyTorch module",
             do="Give example_inputs=(tensor, ...), or an ExportedProgram.",
         )
-    graph, weights = import_torch(model, example_inputs, dynamic_shapes=dynamic_shapes)
+    graph, weights = import_known(model, example_inputs, dynamic_shapes, store)
     return _source(graph, weights)
 
 

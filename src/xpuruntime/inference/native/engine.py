@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import functools
-import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from importlib import resources
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ... import __version__
@@ -21,6 +17,7 @@ from ...program.program import CompiledProgram
 from ...protocols import Artifact, EngineRequest, ModelSource
 from ...runtime.device import cpu, cuda
 from ...runtime.execution.demands import broken_rule
+from ...storage.code_digest import code_digest
 from ...targets import DeviceId
 from ...types import DType
 from ..models.programs import buckets_of
@@ -242,16 +239,9 @@ def times_of(request: EngineRequest) -> KernelTimes:
     return times.compared(machine_facts(request.device), request.threads)
 
 
-@functools.cache
 def _compiler_digest() -> str:
     """Return the sha256 of every file that decides the generated code."""
-    package = resources.files("xpuruntime")
-    digest = hashlib.sha256()
-    for part in ("ir", "passes", "kernels", "codegen", "compiler", "frontends"):
-        for file in sorted(Path(str(package / part)).rglob("*")):
-            if file.suffix in (".py", ".h", ".cuh"):
-                digest.update(file.name.encode() + file.read_bytes())
-    return digest.hexdigest()
+    return code_digest("ir", "passes", "kernels", "codegen", "compiler", "frontends")
 
 
 def build(model: ModelSource, request: EngineRequest) -> Artifact:

@@ -18,6 +18,7 @@ from ...printable import logger
 from ...profiler import trace
 from ...program.node_kernels import kernels_by_node
 from ...program.program import CompiledProgram
+from ...progress import step
 from ...protocols import (
     Array,
     Bindable,
@@ -57,6 +58,10 @@ _KEPT_SHAPES = 16  # programs of a session with open shapes; the engine option s
 
 Examine: TypeAlias = "Callable[[Executor, Mapping[str, tuple[int, ...]], Mapping[str, Any], float], Decision]"
 """A check of a program of new shapes before its first run: executor, shapes, the run's inputs, and the start time of its build."""
+
+
+def _say_loaded(done: int, total: int) -> None:
+    step(f"loading weights: {done / max(total, 1):.0%}")
 
 
 class NativeExecutable(
@@ -272,7 +277,7 @@ class NativeExecutable(
             held = _HELD.setdefault(
                 f"{self._model.digest}{self._programs.import_of(shapes)}", weakref.WeakSet()
             )
-            weights = load_weights(source, program, self._device, shared=list(held))
+            weights = load_weights(source, program, self._device, shared=list(held), on_progress=_say_loaded)
             held.add(weights)
         executor.bind(weights)
         self._memory.admit(executor, self._buckets.executors)
@@ -286,6 +291,7 @@ class NativeExecutable(
         """Open an executor. If libraries decline calls, use a program compiled without them; evidence reports that. Raises KernelRefused, BuildError."""
         threads, states = self._request.threads, self._states
         while True:
+            step("preparing kernels")
             try:
                 return Executor(
                     program,

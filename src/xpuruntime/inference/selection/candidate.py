@@ -30,6 +30,7 @@ from ...faults import contained
 from ...plugins.loader import EnginePlugin
 from ...policies import KernelPolicy
 from ...printable import logger
+from ...progress import step
 from ...protocols import (
     Artifact,
     CompilesShapes,
@@ -172,6 +173,7 @@ def _attempt(model: ModelSource, candidate: EngineCandidate, store: Store) -> Lo
         support = integers
     if not support:
         return Candidate.rejected(candidate.name, support)
+    step(f"opening it on {candidate.name}")
     try:
         executable, facts = _obtain(
             plugin,

@@ -16,6 +16,7 @@ from ...ir.ops.control import bodies_of
 from ...ir.shapes.symbols import bind, specialize
 from ...numerics import Comparison, compare, tolerance_for
 from ...profiler import trace
+from ...progress import step
 from ...protocols import Array, ModelSource
 from ...storage.store import Store
 from ...types import DType
@@ -182,6 +183,7 @@ def _unaffordable(reference: Reference, work: GraphCost, seconds: float) -> str:
 
 def _timed(who: str, call: Callable[..., _Result], *arguments: Any) -> _Result:
     """Call a function as a span of the event log."""
+    step(f"checking the outputs: {who}")
     return trace.timed(f"self_check: {who}", call, *arguments)
 
 

@@ -100,13 +100,13 @@ class CudnnLibrary final : public StreamLibrary {
             const std::lock_guard<std::mutex> lock(mutex_);
             std::unique_ptr<CudnnShared>& entry = shared_[device.index];
             if (!entry) entry = std::make_unique<CudnnShared>();
-            if (entry->handle == nullptr)
-                if (const int result = f->cudnnCreate(&entry->handle); result != dnn::success)
-                    return Status{Code::call_failed,
-                                  std::string("cudnnCreate: ") + f->cudnnGetErrorString(result), ""};
+            if (entry->handle == nullptr) {
+                XPURT_ASSIGN_OR_RETURN(entry->handle, new_handle(*f));
+            }
             shared = entry.get();
         }
-        XPURT_ASSIGN_OR_RETURN(auto plan, plan_of(*f, *shared, call, *operation));
+        XPURT_ASSIGN_OR_RETURN(const std::string origin, origin_of_plans(*f, device));
+        XPURT_ASSIGN_OR_RETURN(auto plan, plan_of(*f, *shared, call, *operation, origin));
         return std::unique_ptr<StreamKernel>(
             std::make_unique<CudnnKernel>(*shared, call.kernel, std::move(plan)));
     }
@@ -114,10 +114,37 @@ class CudnnLibrary final : public StreamLibrary {
   private:
     static const CudnnApi* api(Status* reason) { return load_api<CudnnApi>(cudnn_library(), reason); }
 
+    // What a stored plan depends on besides its call: this library's choice of engines, cuDNN, driver,
+    // device.
+    static Result<std::string> origin_of_plans(const CudnnApi& f, const Device& device) {
+        int driver = 0;
+        XPURT_TRY(device.check(device.driver.cuDriverGetVersion(&driver), "cuDriverGetVersion"));
+        return "plans " + std::to_string(CudnnPlan::format) + ", cudnn " +
+               std::to_string(f.cudnnGetVersion()) + ", driver " + std::to_string(driver) + ", " +
+               device.name + ", " + std::to_string(device.capability) + ", " +
+               std::to_string(device.multiprocessors) + ": ";
+    }
+
+    // A thread's turn to build the plan of a key, with a handle. Others that want the same plan wait for its
+    // end.
+    struct BuildingTurn {
+        CudnnShared& shared;
+        const std::string& text;
+        dnn::Handle handle;
+        ~BuildingTurn() {
+            if (handle == nullptr) return;
+            const std::lock_guard<std::mutex> lock(shared.mutex);
+            shared.idle.push_back(handle);
+            shared.building.erase(text);
+            shared.built.notify_all();
+        }
+    };
+
     // The plan of a call; equal calls share one.
     static Result<std::shared_ptr<const CudnnPlan>> plan_of(const CudnnApi& f, CudnnShared& shared,
                                                             const KernelCall& call,
-                                                            const CudnnOperation& operation) {
+                                                            const CudnnOperation& operation,
+                                                            const std::string& origin) {
         // Buffers are aligned to 16 bytes; an argument with an offset (a slice, an operand of a
         // concatenation) may be aligned to less.
         std::vector<int64_t> alignment;
@@ -127,16 +154,56 @@ class CudnnLibrary final : public StreamLibrary {
             alignment.push_back(alignment_of_arg);
         }
         const std::string text = text_of_options(call, alignment);
-        const std::lock_guard<std::mutex> lock(shared.mutex);
-        if (auto cached = shared.plans[text].lock()) return cached;
-        CudnnGraph graph(f, shared.handle, std::move(alignment));
-        operation.build(graph, call, f.cudnnGetVersion());
-        auto plan = CudnnPlan::choose(std::move(graph), call, operation.what);
+        BuildingTurn turn{shared, text, nullptr};
+        {
+            std::unique_lock<std::mutex> lock(shared.mutex);
+            shared.built.wait(lock, [&] { return shared.building.count(text) == 0; });
+            if (auto cached = shared.plans[text].lock()) return cached;
+            if (shared.idle.empty()) {
+                XPURT_ASSIGN_OR_RETURN(turn.handle, new_handle(f));
+            } else {
+                turn.handle = shared.idle.back();
+                shared.idle.pop_back();
+            }
+            shared.building.insert(text);
+        }
+        auto plan = new_plan(f, turn.handle, call, operation, alignment, origin + text);
         if (!plan.status.ok()) return plan;
+        const std::lock_guard<std::mutex> lock(shared.mutex);
         shared.plans[text] = plan.value;
         shared.recent.push_back(plan.value);
         if (shared.recent.size() > CudnnShared::max_recent) shared.recent.pop_front();
         return plan;
+    }
+
+    // Restore a plan from the store, or build one and store it.
+    static Result<std::shared_ptr<const CudnnPlan>> new_plan(const CudnnApi& f, dnn::Handle handle,
+                                                             const KernelCall& call,
+                                                             const CudnnOperation& operation,
+                                                             const std::vector<int64_t>& alignment,
+                                                             const std::string& key) {
+        const auto built = [&] {
+            CudnnGraph graph(f, handle, alignment);
+            operation.build(graph, call, f.cudnnGetVersion());
+            return graph;
+        };
+        const PlanStore store = plan_store();
+        const std::string head = key + "\n";  // an entry names its key, so that no other plan is taken for it
+        if (const std::string entry = store.get ? store.get(key) : "";
+            entry.compare(0, head.size(), head) == 0)
+            if (auto restored = CudnnPlan::restore(built(), call, entry.substr(head.size()))) return restored;
+        auto plan = CudnnPlan::choose(built(), call, operation.what);
+        if (plan.status.ok() && store.put)
+            if (const std::string text = plan.value->text(); !text.empty()) store.put(key, head + text);
+        return plan;
+    }
+
+    static Result<dnn::Handle> new_handle(const CudnnApi& f) {
+        dnn::Handle handle = nullptr;
+        if (const int result = f.cudnnCreate(&handle); result != dnn::success)
+            return Status{Code::call_failed, std::string("cudnnCreate: ") + f.cudnnGetErrorString(result),
+                          ""};
+        return handle;
     }
 
     std::mutex mutex_;

@@ -56,6 +56,10 @@ class DescriptorCalls {
     int result_ = dnn::success;
 };
 
+int64_t workspace_limit(const KernelCall& call) {
+    return int_option(call, "workspace_bytes", int64_t{256} << 20);
+}
+
 struct EngineInfo {
     int64_t index = -1;
     std::vector<int> notes;  // numerical notes
@@ -242,7 +246,7 @@ Result<std::shared_ptr<const CudnnPlan>> CudnnPlan::choose(CudnnGraph graph, con
     const CudnnApi& f = graph.f_;
     const std::shared_ptr<CudnnPlan> plan(new CudnnPlan(std::move(graph)));
     const int64_t requested_engine = int_option(call, "engine", -1);
-    const int64_t limit = int_option(call, "workspace_bytes", int64_t{256} << 20);
+    const int64_t limit = workspace_limit(call);
     const auto in = option<std::string>(call, "in", "float32");
     std::map<int64_t, std::string> rejections;  // rejected engines and the reason
     std::string last;
@@ -312,6 +316,30 @@ std::string CudnnPlan::try_build(dnn::Object config, int64_t limit) {
     plan_ = std::move(plan);
     workspace_ = bytes;
     return "";
+}
+
+std::string CudnnPlan::text() const {
+    DescriptorCalls calls(graph_.f_);
+    const int64_t size = calls.get(plan_.get(), dnn::plan_json, dnn::type_char, 0, nullptr);
+    std::string json(static_cast<size_t>(size), '\0');
+    if (size > 0) calls.get(plan_.get(), dnn::plan_json, dnn::type_char, size, json.data());
+    return calls.ok() && size > 0 ? implementation_ + "\n" + json : "";
+}
+
+std::shared_ptr<const CudnnPlan> CudnnPlan::restore(CudnnGraph graph, const KernelCall& call,
+                                                    const std::string& text) {
+    const size_t line = text.find('\n');
+    if (graph.failed() || line == std::string::npos) return nullptr;
+    const std::shared_ptr<CudnnPlan> plan(new CudnnPlan(std::move(graph)));
+    plan->implementation_ = text.substr(0, line);
+    DescriptorCalls calls(plan->graph_.f_);
+    plan->plan_ = calls.create(dnn::plan);
+    calls.set(plan->plan_, dnn::plan_handle, dnn::type_handle, 1, &plan->graph_.handle_)
+        .set(plan->plan_, dnn::plan_json, dnn::type_char, static_cast<int64_t>(text.size() - line - 1),
+             text.data() + line + 1)
+        .finalize(plan->plan_);
+    calls.get(plan->plan_.get(), dnn::plan_workspace, dnn::type_int, 1, &plan->workspace_);
+    return calls.ok() && plan->workspace_ >= 0 && plan->workspace_ <= workspace_limit(call) ? plan : nullptr;
 }
 
 Status CudnnPlan::run(CudnnShared& shared, const std::string& kernel, void* const* args, void* workspace,

@@ -4,11 +4,13 @@
 // cudnn.cpp has the library; cudnn_conv.cpp and cudnn_attention.cpp build the graphs.
 #pragma once
 
+#include <condition_variable>
 #include <deque>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -25,7 +27,7 @@ constexpr int success = 0, not_supported = 3000;
 // Attribute types.
 constexpr int type_handle = 0, type_data = 1, type_bool = 2, type_int = 3, type_float = 4, type_double = 5,
               type_pointer = 6, type_mode = 7, type_heuristic = 8, type_nan = 10, type_note = 11,
-              type_pointwise = 14, type_object = 15, type_reduction = 18;
+              type_pointwise = 14, type_object = 15, type_reduction = 18, type_char = 24;
 // Descriptors.
 constexpr int pointwise = 0, convolution = 1, engine = 2, config = 3, heuristic = 4, plan = 5,
               op_convolution = 10, op_pointwise = 13, graph = 15, pack = 16, tensor = 17, matmul = 18,
@@ -36,7 +38,8 @@ constexpr int pointwise_mode = 0, pointwise_math = 1, pointwise_nan = 2, relu_up
 constexpr int conv_type = 100, conv_mode = 101, conv_dilation = 102, conv_stride = 103, conv_end = 104,
               conv_begin = 105, conv_dims = 106;
 constexpr int heuristic_mode = 200, heuristic_graph = 201, heuristic_results = 202;
-constexpr int config_engine = 300, plan_handle = 400, plan_config = 401, plan_workspace = 402;
+constexpr int config_engine = 300, plan_handle = 400, plan_config = 401, plan_workspace = 402,
+              plan_json = 405;
 constexpr int conv_alpha = 700, conv_beta = 701, conv_desc = 702, conv_w = 703, conv_x = 704, conv_y = 705;
 constexpr int point_desc = 750, point_x = 751, point_b = 752, point_y = 753, point_t = 758;
 constexpr int graph_handle = 800, graph_ops = 801, graph_engines = 802;
@@ -90,14 +93,18 @@ int cudnn_type(const std::string& dtype);
 
 class CudnnPlan;
 
-// The handle of a device, which one thread at a time uses, and its plans. Equal calls share a plan while one
-// of them lives. The most recent plans are kept beyond that, since a compiler prepares a call before a
-// session does, and compiling a plan of attention takes 0.4 s.
+// The plans of a device and its handles: one for runs, and one for each thread that builds plans. One thread
+// at a time uses a handle. Equal calls share a plan while one of them lives. The most recent plans are kept
+// beyond that, since a compiler prepares a call before a session does, and compiling a plan of attention
+// takes 0.4 s.
 struct CudnnShared {
-    static constexpr size_t max_recent = 32;
+    static constexpr size_t max_recent = 128;
     std::mutex mutex;
     dnn::Handle handle = nullptr;
+    std::vector<dnn::Handle> idle;  // of threads that have built their plans
     std::unordered_map<std::string, std::weak_ptr<const CudnnPlan>> plans;
+    std::unordered_set<std::string> building;
+    std::condition_variable built;
     std::deque<std::shared_ptr<const CudnnPlan>> recent;
 };
 
@@ -177,6 +184,15 @@ class CudnnPlan {
     // `what` describes the computation in errors.
     static Result<std::shared_ptr<const CudnnPlan>> choose(CudnnGraph graph, const KernelCall& call,
                                                            const char* what);
+
+    // Number of the rules by which choose() rejects engines. Raise it with them: it is part of stored keys.
+    static constexpr int format = 1;
+    // The plan of a call's graph from text() of an equal one; null if this cuDNN does not take it, or if it
+    // needs more workspace than the call allows.
+    static std::shared_ptr<const CudnnPlan> restore(CudnnGraph graph, const KernelCall& call,
+                                                    const std::string& text);
+    // The plan with its compiled code, for restore(); "" if this cuDNN cannot write it.
+    std::string text() const;
 
     Status run(CudnnShared& shared, const std::string& kernel, void* const* args, void* workspace,
                CUstream stream) const;
