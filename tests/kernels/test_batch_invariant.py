@@ -32,7 +32,7 @@ LAYERS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def layer(name: str, dtype: str, seed: int = 1) -> tuple[Graph, dict[str, Any]]:
+def layer(name: str, dtype: str, seed: int = 1, rows: int = ROWS) -> tuple[Graph, dict[str, Any]]:
     b, rng = GraphBuilder("rows"), np.random.default_rng(seed)
     weights: dict[str, Any] = {}
 
@@ -41,7 +41,7 @@ def layer(name: str, dtype: str, seed: int = 1) -> tuple[Graph, dict[str, Any]]:
         weights[key] = array.astype(np.dtype(getattr(ml_dtypes, dtype, dtype)))
         return str(b.weight(key, f"{dtype}[{', '.join(map(str, shape))}]"))
 
-    x = b.input("x", f"{dtype}[{ROWS}, 96]")
+    x = b.input("x", f"{dtype}[{rows}, 96]")
     b.output("y", LAYERS[name](b, x, weight))
     return b.build(), weights
 
@@ -62,6 +62,23 @@ def test_a_row_has_the_same_bits_wherever_it_is(target: str, dtype: str) -> None
         others[5] = x[2]
         among = run_native(graph, {"x": others}, weights=weights, target=target, policy=POLICY)["y"]
         assert among[5].tobytes() == whole[2].tobytes(), name
+
+
+@pytest.mark.parametrize("target", ["cpu", "cpu:x86-64-v3", "cpu:x86-64-v2"])
+@pytest.mark.parametrize("word", ["int8", "fp8", "int4", "int4_128"])
+@pytest.mark.sampled(3)
+def test_weights_of_fewer_bits_keep_it(target: str, word: str) -> None:
+    """With 7, 8 and 11 rows, kernels that take 5 or 6 rows at once have a rest of one or two."""
+    rng = np.random.default_rng(0)
+    policy = {"version": 1, "kernel": {"batch_invariant": True, "weights": word}}
+    for name, rows in (("linear", 7), ("linear", 8), ("linear", 11), ("experts", 11)):
+        graph, weights = layer(name, "float32", rows=rows)
+        x, order = rng.standard_normal((rows, 96)).astype(np.float32), np.roll(np.arange(rows), 1)
+        whole, mixed = (
+            run_native(graph, {"x": a}, weights=weights, target=target, policy=policy)["y"]
+            for a in (x, x[order])
+        )
+        assert mixed.tobytes() == np.ascontiguousarray(whole[order]).tobytes(), (name, rows)
 
 
 def test_kernels_that_do_not_promise_it_are_refused() -> None:

@@ -64,11 +64,12 @@ struct Float32Pair {
 
 // tile += a x panel, the panel's elements being codes of BITS bits that encode low + scale * code. Of each `group` steps of k, in bytes
 // [group * BITS / 8 + N::BYTES][NV * L]: codes (of four bits, 0 to 15, in pairs, the even step of k in the low half; of eight bits, signed), then the
-// bytes of the group's numbers. So sums of codes are scaled once a group, and low is multiplied with the sum of the rows' elements.
-template <class N, int BITS, class T, int R, int NV>
+// bytes of the group's numbers. So sums of codes are scaled once a group, and low is multiplied with the sum of the rows' elements. With S = 2, odd
+// steps have sums of their own. S is that of a whole block of rows, also in its tail, so that a row has the same bits wherever it is.
+template <class N, int BITS, class T, int R, int NV, int S>
 __attribute__((noinline)) static void grouped_tile(const T *RESTRICT a, int64_t row_stride, const uint8_t *RESTRICT panel, int64_t groups,
                                                    int64_t group, T *RESTRICT tile) {
-    constexpr int L = GEMM_LANES<T>, NR = NV * L, S = R <= 2 ? 2 : 1;  // few rows: odd steps have sums of their own, or each addition waits
+    constexpr int L = GEMM_LANES<T>, NR = NV * L;
     typedef vec<T, L> V;
     typedef vec<int32_t, L> I;
     for (int64_t g = 0; g < groups; ++g) {
@@ -118,7 +119,7 @@ __attribute__((noinline)) static void grouped_tile(const T *RESTRICT a, int64_t 
 template <class P, class Emit>
 INLINE void grouped_block(const typename P::T *a, const uint8_t *panel, int64_t rows, typename P::T *sums, Emit emit) {
     typedef typename P::T T;
-    constexpr int NR = P::NV * GEMM_LANES<T>;
+    constexpr int NR = P::NV * GEMM_LANES<T>, S = P::R <= 2 ? 2 : 1;  // few rows: each addition would wait for the last one
     for (int64_t i = 0; i < rows * NR; ++i) sums[i] = 0;
     constexpr int64_t all = P::k / P::group, bytes = (P::group * P::BITS / 8 + P::N::BYTES) * NR;
     for (int64_t g = 0; g < all; g += P::block) {
@@ -126,10 +127,10 @@ INLINE void grouped_block(const typename P::T *a, const uint8_t *panel, int64_t 
         const uint8_t *codes = panel + g * bytes;
         int64_t row = 0;
         for (; row + P::R <= rows; row += P::R)
-            grouped_tile<typename P::N, P::BITS, T, P::R, P::NV>(a + row * P::k + g * P::group, P::k, codes, groups, P::group, sums + row * NR);
+            grouped_tile<typename P::N, P::BITS, T, P::R, P::NV, S>(a + row * P::k + g * P::group, P::k, codes, groups, P::group, sums + row * NR);
         if constexpr (P::tail > 0)
             if (row < rows)
-                grouped_tile<typename P::N, P::BITS, T, P::tail, P::NV>(a + row * P::k + g * P::group, P::k, codes, groups, P::group, sums + row * NR);
+                grouped_tile<typename P::N, P::BITS, T, P::tail, P::NV, S>(a + row * P::k + g * P::group, P::k, codes, groups, P::group, sums + row * NR);
     }
     for (int64_t row = 0; row < rows; ++row) emit((const T *)sums + row * NR, row);
 }
