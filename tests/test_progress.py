@@ -153,3 +153,12 @@ def test_a_session_names_its_steps(tmp_path: Path) -> None:
         assert kept is not ("importing PyTorch's export" in seen)
     with pytest.raises(InputError, match="on_progress"):
         xrt.InferenceSession(model, device="cpu", example_inputs=(x,), on_progress=3)  # type: ignore[arg-type]
+
+
+def test_a_stderr_that_is_no_terminal_stops_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    closed = (tmp_path / "closed").open("w")
+    closed.close()
+    for stderr in (None, object(), closed):
+        monkeypatch.setattr(sys, "stderr", stderr)
+        with shown("opening a"):
+            step("two")

@@ -288,10 +288,11 @@ void bind_cuda(nb::module_& m) {
         nb::sig("def nvrtc_compile(source: str, name: str, arch: str, options: Sequence[str] = []) -> "
                 "tuple[Status, bytes, str]"),
         "Compile CUDA C++ to a CUBIN for an architecture (sm_90a): (status, cubin, log). Needs no device.");
-    m.def(
-        "set_plan_store", &set_plan_store_of, "get"_a, "put"_a,
-        nb::sig("def set_plan_store(get: Callable[[str], bytes], put: Callable[[str, bytes], None]) -> None"),
-        "Set where compiled plans of vendors' libraries are kept. ``get`` returns b\"\" for an absent one.");
+    m.def("set_plan_store", &set_plan_store_of, "get"_a, "put"_a,
+          nb::sig("def set_plan_store(get: collections.abc.Callable[[str], bytes], "
+                  "put: collections.abc.Callable[[str, bytes], None]) -> None"),
+          "Set where compiled plans of vendors' libraries are kept. ``get`` returns no bytes for an absent "
+          "one.");
 }
 
 }  // namespace xpurt::bindings

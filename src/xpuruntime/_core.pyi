@@ -677,9 +677,6 @@ class CudaBackend(Backend):
 def cuda_backend(index: int, search: Search) -> CudaBackend | Status:
     """Open the device at an index."""
 
-def set_plan_store(get: Callable[[str], bytes], put: Callable[[str, bytes], None]) -> None:
-    """Set where compiled plans of vendors' libraries are kept. ``get`` returns b"" for an absent one."""
-
 def cuda_capsule(address: int, shape: Sequence[int], strides: Sequence[int], code: int, bits: int, device: int, owner: object) -> object:
     """Return CUDA memory as a DLPack capsule; owner keeps it alive."""
 
@@ -694,6 +691,11 @@ def nvrtc_version() -> tuple[Status, int, int]:
 def nvrtc_compile(source: str, name: str, arch: str, options: Sequence[str] = []) -> tuple[Status, bytes, str]:
     """
     Compile CUDA C++ to a CUBIN for an architecture (sm_90a): (status, cubin, log). Needs no device.
+    """
+
+def set_plan_store(get: Callable[[str], bytes], put: Callable[[str, bytes], None]) -> None:
+    """
+    Set where compiled plans of vendors' libraries are kept. ``get`` returns no bytes for an absent one.
     """
 
 def trust_dtype(dtype: object, code: int, bits: int) -> None:

@@ -72,7 +72,13 @@ def shown(
 
 
 def _shows() -> bool:
-    return env.get("XPU_PROGRESS") != "off" and sys.stderr is not None and sys.stderr.isatty()
+    """Return whether stderr is a terminal. A replaced stream may lack ``isatty``, and a closed one raises ValueError."""
+    if env.get("XPU_PROGRESS") == "off":
+        return False
+    try:
+        return bool(sys.stderr.isatty())
+    except (AttributeError, ValueError):
+        return False
 
 
 def _ignored(text: str) -> None:
@@ -105,7 +111,8 @@ class _TerminalLine:
         self._timer = threading.Timer(after_s, self._show)
         self._timer.daemon = True
         if after_s > 0:
-            self._timer.start()
+            with contextlib.suppress(RuntimeError):  # at the limit of threads, no line appears
+                self._timer.start()
         else:
             self._show()
 

@@ -204,3 +204,14 @@ def replace_root(folder: Path) -> Store:
     file = folder / "file"
     file.write_bytes(b"")
     return Store(file)
+
+
+def test_a_replaced_decomposition_is_not_covered(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch._decomp import global_decomposition_table as tables
+
+    def seven_times(x: torch.Tensor, eps: float | None = None) -> torch.Tensor:
+        return x * 7
+
+    assert digest_of(Network()) is not None
+    monkeypatch.setitem(tables["post_autograd"], torch.ops.aten.logit.default, seven_times)
+    assert digest_of(Network()) is None

@@ -47,7 +47,7 @@ void side_by_side(size_t count, int threads, const std::function<void(size_t)>& 
     try {
         while (others.size() + 1 < std::min(count, static_cast<size_t>(std::max(threads, 1))))
             others.emplace_back(take);
-    } catch (const std::system_error&) {
+    } catch (const std::exception&) {  // no thread or no memory
         // The threads that started, and this one, take the rest.
     }
     take();

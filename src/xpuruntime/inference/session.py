@@ -522,7 +522,7 @@ class InferenceSession:
 
 def _subject(model: object) -> str:
     """Return the name of a model that is not open yet: its file's or its class's."""
-    return Path(os.fspath(model)).name if isinstance(model, str | os.PathLike) else type(model).__name__
+    return Path(os.fsdecode(model)).name if isinstance(model, str | os.PathLike) else type(model).__name__
 
 
 def _bounds(model: ModelSource) -> Bounds:

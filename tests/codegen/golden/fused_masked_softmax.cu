@@ -52,14 +52,14 @@ extern "C" __global__ void __launch_bounds__(256) KERNEL(const float *in0, const
   for (int k = 0; k < 7; ++k) {
     const uint32_t i = k * 32 + threadIdx.x;
     if (k < 6 || i < 197) {
-      pack<float, 1> y0_of;
+      unpacked<float, 1> y0_of;
       #pragma unroll
       for (int u = 0; u < 1; ++u) {
         const vec<float, N> v4 = v4_kept[k][u];
         const vec<float, N> v7 = v4 * v6;  // mul
-        y0_of.at[u] = encode<N>(v7, (const float *)0);
+        y0_of.at[u] = v7;
       }
-      put<1>(y0_row + i, y0_of, fits<1>(y0_row + i));
+      put<1>(y0_row + i, encoded(y0_of), fits<1>(y0_row + i));
     }
   }
 }

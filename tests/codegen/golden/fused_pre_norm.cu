@@ -39,8 +39,8 @@ extern "C" __global__ void __launch_bounds__(64) KERNEL(const bf16 *in0, const b
       const uint32_t i = (k * 64 + threadIdx.x) * 8;
       if (k < 1 || i < 768) {
         const auto x2_of = fetch<8>(x2_row + i, aligned.value);
-        pack<bf16, 8> y0_of;
-        pack<bf16, 8> y1_of;
+        unpacked<bf16, 8> y0_of;
+        unpacked<bf16, 8> y1_of;
         #pragma unroll
         for (int u = 0; u < 8; ++u) {
           const vec<float, N> x0 = decode<N>(x0_kept[k].at[u], x0_row);
@@ -49,11 +49,11 @@ extern "C" __global__ void __launch_bounds__(64) KERNEL(const bf16 *in0, const b
           const vec<float, N> v0 = x0 + x1;  // add
           const vec<float, N> v6 = v0 * v5;  // mul
           const vec<float, N> v7 = v6 * x2;  // mul
-          y0_of.at[u] = encode<N>(v0, (const bf16 *)0);
-          y1_of.at[u] = encode<N>(v7, (const bf16 *)0);
+          y0_of.at[u] = v0;
+          y1_of.at[u] = v7;
         }
-        put<8>(y0_row + i, y0_of, aligned.value);
-        put<8>(y1_row + i, y1_of, aligned.value);
+        put<8>(y0_row + i, encoded(y0_of), aligned.value);
+        put<8>(y1_row + i, encoded(y1_of), aligned.value);
       }
     }
   };

@@ -20,7 +20,7 @@ from .weights import tensor_key, to_array
 __all__ = ["exported_digest"]
 
 _NAMESPACES = ("aten", "prims")
-"""Ops whose decomposition belongs to PyTorch's release. Others may change with the user's code."""
+"""Ops whose decomposition belongs to PyTorch's release, unless it was replaced. Others may change with the user's code."""
 _FUNCTIONS = frozenset({operator.getitem})
 _TENSORS = ("Tensor", "Parameter", "Buffer", "FakeTensor")
 """Classes of tensors. Other ones may have ops of their own."""
@@ -39,10 +39,10 @@ def exported_digest(program: Any, saved: Mapping[str, str]) -> str | None:
 
     def add(*words: object) -> None:
         for word in words:
-            text = str(word).encode()
+            text = str(word).encode("utf-8", "surrogatepass")
             digest.update(struct.pack("<q", len(text)) + text)
 
-    if program.range_constraints or _traces_differently():
+    if program.range_constraints or _traces_differently() or not _decomposes_as_released():
         return None
     try:
         _add_settings(add)
@@ -67,8 +67,14 @@ _Add = Callable[..., None]
 def _traces_differently() -> bool:
     """Return whether the caller's context changes what PyTorch records: autocast, or a mode that intercepts ops."""
     torch = find_torch()
-    stacks = ("_len_torch_function_stack", "_len_torch_dispatch_stack")
-    return any(map(torch.is_autocast_enabled, ("cpu", "cuda"))) or any(getattr(torch._C, s)() for s in stacks)
+    depths = [getattr(torch._C, f"_len_torch_{name}_stack", None) for name in ("function", "dispatch")]
+    return any(map(torch.is_autocast_enabled, ("cpu", "cuda"))) or any(d is None or d() for d in depths)
+
+
+def _decomposes_as_released() -> bool:
+    """Return whether every decomposition is PyTorch's own; ``register_decomposition`` adds and replaces them for the whole process."""
+    functions = [getattr(f, "func", f) for _, f in find_torch().export.default_decompositions().items()]
+    return all(str(getattr(f, "__module__", None)).partition(".")[0] == "torch" for f in functions)
 
 
 def _add_settings(add: _Add) -> None:

@@ -173,7 +173,7 @@ def _attempt(model: ModelSource, candidate: EngineCandidate, store: Store) -> Lo
         support = integers
     if not support:
         return Candidate.rejected(candidate.name, support)
-    step(f"opening it on {candidate.name}")
+    step(f"opening on {candidate.name}")
     try:
         executable, facts = _obtain(
             plugin,

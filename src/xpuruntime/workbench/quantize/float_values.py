@@ -34,7 +34,7 @@ class FloatValues:
         self._bytes = 0
 
     def __iter__(self) -> Iterator[tuple[Mapping[str, Array], dict[str, Array]]]:
-        """Yield each sample with its values. Raises StoreError if a file cannot be written or read."""
+        """Yield each sample with its values. Raises StoreError if a file cannot be read."""
         for number, sample in enumerate(self._samples):
             if number in self._names:
                 yield sample, {**sample, **self._read(number)}
@@ -44,22 +44,24 @@ class FloatValues:
             size = sum(v.nbytes for v in computed.values())
             fits = self._bytes + size <= _KEPT_BYTES and not any(v.dtype.hasobject for v in computed.values())
             if self._folder is not None and fits:
-                self._write(number, computed)
-                self._bytes += size
+                self._bytes += size if self._write(number, computed) else _KEPT_BYTES
             yield sample, values
 
     def _path(self, number: int) -> Path:
         assert self._folder is not None
         return self._folder / f"float-values-{number}.npy"
 
-    def _write(self, number: int, values: Mapping[str, Array]) -> None:
+    def _write(self, number: int, values: Mapping[str, Array]) -> bool:
+        """Return whether the values were written: a full disk keeps no more."""
         try:
             with self._path(number).open("wb") as file:
                 for value in values.values():
                     np.save(file, value, allow_pickle=False)
-        except OSError as error:
-            raise file_error(self._path(number), "cannot write", error) from error
+        except OSError:
+            self._path(number).unlink(missing_ok=True)
+            return False
         self._names[number] = list(values)
+        return True
 
     def _read(self, number: int) -> dict[str, Array]:
         try:
