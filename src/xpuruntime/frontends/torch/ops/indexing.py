@@ -67,6 +67,18 @@ def _scatter(mode: str | None, source: str) -> OpLowering:
     return lower
 
 
+def _index_reduce(n: AtenLoweringContext) -> Results:
+    """Lower index_reduce: a scatter whose index is the same in all dims but one."""
+    source, dim, rank = n.t("source"), n["dim"], n.spec().rank
+    index = n.t("index")
+    if rank:
+        dim %= rank
+        shape = [-1 if i == dim else 1 for i in range(rank)]
+        index = str(n.b.expand(n.b.view(index, size=shape), size=n.spec(source).shape))
+    attrs = {"reduce": _MODES[n["reduce"]], "include_self": bool(n["include_self"])}
+    return str(n.b.scatter(n.x, index, source, dim=n["dim"], **attrs))
+
+
 def _gather(n: AtenLoweringContext) -> Results:
     n.ignore("sparse_grad")
     return str(n.b.gather(n.x, n.t("index"), dim=n["dim"]))
@@ -215,6 +227,7 @@ LOWERINGS: dict[str, OpLowering] = {
     "index.Tensor": _index,
     "index_copy": call("index_copy", "self", "index", "source", dim="dim"),
     "index_put": _index_put,
+    "index_reduce": _index_reduce,
     "index_select": call("index_select", "self", "index", dim="dim"),
     "kthvalue": _kth,
     "masked_scatter": _masked_scatter,
