@@ -6,7 +6,6 @@ Texts of a batch are decoded together, one answer with guesses of its next token
 from __future__ import annotations
 
 import contextlib
-import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,11 +16,10 @@ import numpy as np
 
 from ..errors import InputError
 from ..faults import foreign
-from ..ir.interp.sampling import NO_TOKEN
 from ..protocols import Array
 from .answers import Completion, Piece, Source
 from .checkpoint.data import Checkpoint
-from .decoding.answer import AnswerState, checked_token
+from .decoding.answer import AnswerState
 from .decoding.beams import beam_search
 from .decoding.sources import source_rows
 from .decoding.texts import AnswerTexts
@@ -125,7 +123,7 @@ class AnswerLoop:
             if piece.finish:
                 ended[row] = time.perf_counter()
         return [
-            _completion(state, answer, first_token_time - start, end - first_token_time)
+            state.completion(answer, answer[-1].finish, first_token_time - start, end - first_token_time)
             for state, answer, end in zip(states, pieces, ended, strict=True)
         ]
 
@@ -152,16 +150,9 @@ class AnswerLoop:
         while True:
             for row in sorted(live):
                 state = states[row]
-                token = state.forced
-                if token is None:
-                    token = (
-                        checked_token(int(self.steps.token[row]))
-                        if selected
-                        else state.pick(self.steps.logits[row])
-                    )
-                if most_likely and not math.isfinite(self.steps.logits[row, token]):
-                    token = checked_token(NO_TOKEN)  # argmax returns a token even if logits are NaN
-                piece = state.accept(token, self.steps.logits[row])
+                logits = self.steps.logits[row] if most_likely or not selected else None
+                token = state.next_token(int(self.steps.token[row]) if selected else None, logits)
+                piece = state.accept(token, logits)
                 if piece.finish:
                     live.discard(row)
                 else:
@@ -231,13 +222,3 @@ class AnswerLoop:
 
         (logits,) = self._held(read)
         return tokens[int(np.argmax(logits))]
-
-
-def _completion(state: AnswerState, pieces: Sequence[Piece], prefill_s: float, decode_s: float) -> Completion:
-    """Return the answer of a text whose generation has ended. A stop token is no part of it."""
-    stopped = state.tokens[-1] in state.options.stop_tokens
-    count = len(state.tokens) - stopped
-    logprobs = tuple(p.logprob for p in pieces[:count] if p.logprob is not None)
-    text, finish = "".join(p.text for p in pieces), pieces[-1].finish
-    rows = len(state.prompt) if state.source is None else source_rows(state.source)
-    return Completion(tuple(state.tokens[:count]), text, rows, finish, prefill_s, decode_s, logprobs)

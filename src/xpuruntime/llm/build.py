@@ -22,6 +22,7 @@ from .encoder import encoder_graph
 __all__ = [
     "BUCKETS",
     "DECODE",
+    "ENCODE",
     "FUSIONS",
     "SAMPLE",
     "VERIFY",

@@ -17,7 +17,7 @@ from ..protocols import Array
 from ..runtime import Communicator, Executor, Weights
 from ..runtime.execution.demands import SETTLED
 from ..types import DType
-from .build import DECODE, SAMPLE, encode_name, prefill_name, verify_name
+from .build import DECODE, ENCODE, SAMPLE, VERIFY, encode_name, prefill_name, verify_name
 from .decoder import COUNTS, SOURCE
 from .reorder import reorder_program
 
@@ -114,6 +114,11 @@ class Steps:
     def executors(self) -> tuple[Executor, ...]:
         """Return the executors that are open: that of decode, those of the prefill lengths, then those that were made when needed."""
         return tuple(self._opened.values())
+
+    def unit(self, entry: str) -> str:
+        """Return what one run of an entry point computes."""
+        units = {VERIFY: "several tokens of one text", ENCODE: "a source", "prefill": "a chunk"}
+        return units.get(entry.partition("_")[0], "a token of each text")
 
     def encode(self, sources: Sequence[Sequence[int] | Array]) -> list[Array]:
         """Encode a text, or frames of audio, [features, frames], for each text of the batch. Return the encoder's outputs, [length, hidden].

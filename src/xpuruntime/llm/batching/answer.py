@@ -20,11 +20,12 @@ MOST_LIKELY, SAMPLED, HOST = "most likely", "sampled", "host"
 """How the tokens of an answer are chosen: by a step's argmax, by a step that samples, or on the host from logits."""
 
 
-def choice_of(options: GenerationOptions) -> str:
-    """Return how tokens are chosen. Counts of tokens are on the host, as texts change their rows."""
+def choice_of(options: GenerationOptions, *, first: bool = False) -> str:
+    """Return how a token is chosen. Counts of tokens are on the host, as texts change their rows. ``first``: it is the answer's first one."""
     if options.most_likely:
         return MOST_LIKELY
-    return SAMPLED if options.on_device and not options.counts else HOST
+    on_host = options.counts or (first and options.begin_suppressed)
+    return SAMPLED if options.on_device and not on_host else HOST
 
 
 class AnswerOwner(Protocol):
@@ -52,7 +53,7 @@ class BatchAnswer:
     """
 
     def __init__(self, owner: AnswerOwner, state: AnswerState, text: BatchText) -> None:
-        self.state, self.text, self.choice = state, text, choice_of(state.options)
+        self.state, self.text = state, text
         self.finish = ""
         self._owner = owner
         self._pieces: list[Piece] = []
@@ -65,6 +66,11 @@ class BatchAnswer:
     def done(self) -> bool:
         """Return True if no further piece will come."""
         return bool(self.finish) or self._error is not None
+
+    @property
+    def choice(self) -> str:
+        """Return how the next token is chosen."""
+        return choice_of(self.state.options, first=not self.state.tokens)
 
     @property
     def unread(self) -> int:
@@ -99,7 +105,8 @@ class BatchAnswer:
             self._unread.clear()
         if self._error is not None:
             raise self._error
-        return self._completion()
+        seconds = (self._first - self._submitted, self._ended - self._first)
+        return self.state.completion(self._pieces, self.finish, *seconds)
 
     # ── for the batch ──
 
@@ -120,18 +127,3 @@ class BatchAnswer:
     def fail(self, error: Exception) -> None:
         """End the answer with an error, which whoever reads it gets."""
         self._error = error
-
-    def _completion(self) -> Completion:
-        tokens = self.state.tokens
-        stopped = bool(tokens) and tokens[-1] in self.state.options.stop_tokens
-        count = len(tokens) - stopped
-        logprobs = tuple(p.logprob for p in self._pieces[:count] if p.logprob is not None)
-        return Completion(
-            tuple(tokens[:count]),
-            "".join(p.text for p in self._pieces),
-            len(self.state.prompt),
-            self.finish,
-            self._first - self._submitted,
-            self._ended - self._first,
-            logprobs,
-        )

@@ -19,33 +19,32 @@ from __future__ import annotations
 import math
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
 
-from ...arguments import MAX_THREADS, check_argument, check_count, check_flag, check_several
+from ...arguments import check_argument, check_flag, check_several
 from ...errors import BuildError, InputError, PolicyError, RunError, XpuError
 from ...faults import contained
-from ...inference.native.targets import own_target
-from ...ir.interp.sampling import NO_TOKEN
-from ...policies.entrances import demanded
-from ...printable import logger
+from ...inference.native.executor_evidence import Observations
+from ...profiler.receipt import Receipt
+from ...program.plan import Plan
 from ...program.program import CompiledProgram
-from ...runtime import Weights, load_weights
-from ...storage.store import Store
+from ...progress import shown
 from ...targets import DeviceId
 from ...types import DType
 from ..answers import Completion, Piece, Prompt
 from ..build import DECODE, check_capacity
 from ..checkpoint.reader import open_checkpoint
-from ..decoding.answer import checked_token
 from ..decoding.texts import AnswerTexts
 from ..decoding.words import GenerationOptions
+from ..opening import check_opening, opening_request
 from ..paged import PagedCache
-from ..parallel.opening import tensor_ranks
+from ..parallel.opening import RankWeights, tensor_ranks
 from ..programs import DecoderPrograms
-from ..resolve import computed_in, device_for
+from ..report import plan_of, receipt_of
+from ..speculation import Drafts
 from .answer import CANCELLED, HOST, MOST_LIKELY, SAMPLED, BatchAnswer, choice_of
 from .build import batch_entry_graph, cache_bytes_per_token, entry_name, step_sizes
 from .scheduler import BatchText, Scheduler
@@ -53,7 +52,6 @@ from .steps import BatchSteps
 
 __all__ = ["BatchGenerator", "BatchStatistics"]
 
-_log = logger("xpuruntime.session")
 _BLOCK_SIZE, _STEP_TOKENS = 16, 64
 _MAX_TEXTS, _MAX_TOKENS = 1 << 16, 1 << 40
 
@@ -98,7 +96,7 @@ class BatchGenerator:
     block_size:     tokens of a block of the cache.
     step_tokens:    maximum tokens of a step. Prompts are computed in chunks of at most this length. Default: 64, or ``texts`` if that is more.
     share_prefixes: texts that begin alike share blocks of the cache.
-    dtype, device, policy, target, threads, cache_dir: as for ``Generator``.
+    dtype, device, policy, target, threads, cache_dir, on_progress: as for ``Generator``.
 
     Methods may be called from several threads. Raises ModelError, BuildError, PolicyError, UnavailableError.
     """
@@ -121,10 +119,10 @@ class BatchGenerator:
         target: Any = None,
         threads: int | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
+        on_progress: Callable[[str], object] | None = None,
     ) -> None:
         share_prefixes = check_flag("BatchGenerator", "share_prefixes", share_prefixes)
-        if threads is not None:
-            threads = check_count("BatchGenerator", "threads", threads, 1, MAX_THREADS)
+        threads = check_opening("BatchGenerator", threads, on_progress)
         self.checkpoint = open_checkpoint(model)
         self.config = config = self.checkpoint.config
         who = self._who = f"language model {self.checkpoint.name}"
@@ -134,26 +132,27 @@ class BatchGenerator:
             )
         if config.encoder is not None:
             raise BuildError(who, "has an encoder, which batches do not support", do="Use a Generator.")
-        demands = demanded("Generator", {}, policy)
-        if named := demands.policy.execution.options_for("native"):
+        opened = opening_request(
+            "BatchGenerator", self.checkpoint, dtype=dtype, policy=policy, device=device, target=target
+        )
+        self.request, self.arguments, self.notes = opened.request, opened.arguments, opened.notes
+        self.dtype, self.device = opened.dtype, opened.device
+        self.devices: tuple[str, ...] = (str(DeviceId.parse(self.device)),)
+        execution = opened.request.policy.execution
+        if named := execution.options_for("native"):
             do = "Open the model as a Generator, or remove them."
             raise PolicyError(who, "does not support these options of native", got=", ".join(named), do=do)
-        if tensor_ranks(demands.policy.execution) > 1:
+        if tensor_ranks(execution) > 1:
             do = "Open the model as a Generator, or leave parallel out."
             raise PolicyError(
                 who,
                 "does not divide a model over several devices",
-                got=dict(demands.policy.execution.parallel or {}),
+                got=dict(execution.parallel or {}),
                 do=do,
             )
-        if demands.policy.execution.kv_cache == "fp8":
+        if execution.kv_cache == "fp8":
             do = "Open the model as a Generator, or leave kv_cache out."
             raise PolicyError(who, "does not support kv_cache: fp8", got="a cache in blocks", do=do)
-        notes: list[str] = []
-        device = device_for(device, target, demands, notes)
-        self.dtype, demands = computed_in(dtype, config.dtype, demands, notes)
-        if notes:
-            _log.warning("BatchGenerator: %s", "; ".join(notes))
         _check_positive(who, texts=texts, block_size=block_size, step_tokens=step_tokens, capacity=capacity)
         step_tokens = max(_STEP_TOKENS, texts) if step_tokens is None else step_tokens
         if step_tokens < texts:
@@ -176,40 +175,58 @@ class BatchGenerator:
         self.capacity = capacity
         self.cache = PagedCache(blocks + 1, block_size, capacity)
         self.cache_bytes = self.cache.rows * per_token
-        self.batch_invariant = demands.policy.kernel.demands_batch_invariance()
+        self.batch_invariant = opened.demands.policy.kernel.demands_batch_invariance()
         sizes = (step_tokens,) if self.batch_invariant else step_sizes(step_tokens)
         self.programs = DecoderPrograms(
             self.checkpoint,
             sizes={"cache": self.cache, "texts": texts, "dtype": self.dtype},
-            target=own_target(DeviceId.parse(device)) if target is None else target,
-            demands=demands,
-            store=Store(cache_dir, mode="" if demands.policy.execution.caching is not False else "off"),
+            target=opened.target,
+            demands=opened.demands,
+            store=opened.store(cache_dir),
             graph=batch_entry_graph,
         )
+        self.observations, self._part = (
+            Observations(),
+            RankWeights(self.programs, self.checkpoint, self.device),
+        )
 
-        def further(entries: Sequence[str]) -> tuple[CompiledProgram, Weights]:
-            return self.programs.load(
-                entries,
-                lambda p: load_weights(self.checkpoint.arrays, p, device, shared=[self.weights]),
-            )
-
-        def loaded(program: CompiledProgram) -> tuple[Weights, BatchSteps]:
-            weights = load_weights(self.checkpoint.arrays, program, device)
-            steps = BatchSteps(
-                program, weights, self.cache, sizes=sizes, texts=texts, vocab=config.vocab, dtype=self.dtype, device=device,
-                threads=threads, further=further,
+        def loaded(program: CompiledProgram) -> BatchSteps:
+            return BatchSteps(
+                program, self._part.load(program, say), self.cache, sizes=sizes, texts=texts, vocab=config.vocab, dtype=self.dtype,
+                device=self.device, threads=threads, further=self._part.further,
             )  # fmt: skip
-            return weights, steps
 
+        self.program: CompiledProgram
         entries = [entry_name(DECODE, size) for size in sizes]
-        self.program, (self.weights, self.steps) = self.programs.load(entries, loaded)
+        with shown(f"opening {self.checkpoint.name}", self.checkpoint.name, on_progress) as say:
+            say("compiling, unless the store has the program")
+            self.program, self.steps = self.programs.load(entries, loaded)
+        self.weights = self._part.weights
         self.scheduler = Scheduler(self.cache, texts=texts, step_tokens=step_tokens, share=share_prefixes)
         self._texts = AnswerTexts(self.checkpoint, capacity)
         self._answers: dict[BatchText, BatchAnswer] = {}
-        self._lock = threading.RLock()
+        self._lock, self._drafts = threading.RLock(), Drafts()
         self._arrivals = self._steps = self._tokens = 0
         self._finished = self._cancelled = self._failed = 0
         self._closed = False
+
+    # ── plan and receipt ──
+
+    @property
+    def plan(self) -> Plan:
+        """Return what runs, and why, as ``Generator.plan`` does. There is a region for each size of a step."""
+        return plan_of(self)
+
+    @property
+    def drafts(self) -> Drafts:
+        """Return the counts of speculative decoding."""
+        return self._drafts
+
+    def receipt(self, *, times: bool = True) -> Receipt:
+        """Return what did run, as ``Generator.receipt`` does. No step runs meanwhile."""
+        times = check_flag("BatchGenerator.receipt", "times", times)
+        with self._lock:
+            return receipt_of(self, times=times)
 
     # ── texts ──
 
@@ -222,19 +239,24 @@ class BatchGenerator:
         options = self._texts.options(words)
         if options.samples > 1:
             raise InputError(
-                "submit", "supports one answer", got=options.samples, do="Call generate, or submit the prompt several times."
+                "submit", "returns one answer", got=f"n={options.samples}", do="Call submit_all, which returns several."
             )  # fmt: skip
         (answer,) = self._submitted([self._texts.tokens(prompt)], options)
         return answer
 
-    @contained("BatchGenerator.generate")
-    def generate(self, prompts: Sequence[Prompt], **words: Any) -> list[Completion]:
-        """Generate the answers to prompts, and return them in order. Words are those of ``Generator.generate``; with ``n``, the answers to the
-        first prompt come first.
+    @contained("BatchGenerator.submit_all")
+    def submit_all(self, prompts: Sequence[Prompt], **words: Any) -> list[BatchAnswer]:
+        """Add prompts, all or none of them, and return their answers in order. With ``n``, each prompt has this number of answers, and those
+        to the first prompt come first. Raises the errors of ``submit``.
         """
         do = "Give a list of texts, or of lists of tokens."
-        prompts = check_several("BatchGenerator.generate", "prompts", prompts, "several prompts", do)
-        answers = self._submitted([self._texts.tokens(p) for p in prompts], self._texts.options(words))
+        prompts = check_several("BatchGenerator.submit_all", "prompts", prompts, "several prompts", do)
+        return self._submitted([self._texts.tokens(p) for p in prompts], self._texts.options(words))
+
+    @contained("BatchGenerator.generate")
+    def generate(self, prompts: Sequence[Prompt], **words: Any) -> list[Completion]:
+        """Generate the answers to prompts, and return them in order, as ``submit_all`` does. Words are those of ``Generator.generate``."""
+        answers = self.submit_all(prompts, **words)
         try:
             return [a.result() for a in answers]
         finally:
@@ -307,15 +329,9 @@ class BatchGenerator:
 
     def _next_piece(self, answer: BatchAnswer, row: int, sampled: bool) -> Piece:
         """Choose the next token of a text by its row of the results. Raises RunError if there is none."""
-        state, logits = answer.state, self.steps.logits[row]
-        if sampled:
-            return state.accept(checked_token(int(self.steps.token[row])), logits)
-        if answer.choice == MOST_LIKELY:
-            token = int(self.steps.token[row])
-            token = checked_token(token if math.isfinite(logits[token]) else NO_TOKEN)
-        else:
-            token = state.pick(logits)
-        return state.accept(token, logits)
+        state, logits = answer.state, None if sampled else self.steps.logits[row]
+        selected = int(self.steps.token[row]) if sampled or answer.choice == MOST_LIKELY else None
+        return state.accept(state.next_token(selected, logits), logits)
 
     def _drop(self, answer: BatchAnswer) -> None:
         """Remove a text that is done."""
@@ -380,12 +396,13 @@ class BatchGenerator:
             raise InputError(self._who, "answer must be an answer of this batch", got="another's", do=do)
 
     def close(self) -> None:
-        """Cancel all texts and free memory. Later calls raise RunError."""
+        """Cancel all texts and free memory, after the store has the weights. Later calls raise RunError."""
         with self._lock:
             for answer in list(self._answers.values()):
                 self.cancel(answer)
             self._closed = True
             self.steps.close()
+        self._part.kept.wait()
 
     def __enter__(self) -> BatchGenerator:
         return self

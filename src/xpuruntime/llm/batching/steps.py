@@ -25,24 +25,26 @@ _IDLE_SETTINGS, _IDLE_NUMBERS = (0.0, 1.0, float("inf"), 1.0, 0.0, 0.0), (0, 0, 
 class BatchSteps:
     """Steps of several sizes. A step runs in the smallest one that it fits.
 
-    further: returns a program with more entry points, and its weights.
+    further: returns the program of more entry points, and its weights.
+    last:    the inputs of the last run of each entry point.
 
     token, logits: results of the last step, one row for each chunk that ends, in their order.
     """
 
     def __init__(
         self, program: CompiledProgram, weights: Weights, cache: PagedCache, *, sizes: Sequence[int], texts: int, vocab: int,
-        dtype: DType, device: Any, threads: int | None, further: Callable[[Sequence[str]], tuple[CompiledProgram, Weights]],
+        dtype: DType, device: Any, threads: int | None, further: Callable[..., tuple[CompiledProgram, Weights]],
     ) -> None:  # fmt: skip
         self.cache, self.sizes, self.texts = cache, tuple(sizes), texts
         self._device, self._threads, self._further = device, threads, further
-        self.executors: dict[str, Executor] = {}
+        self._opened: dict[str, Executor] = {}
+        self.last: dict[str, list[Any]] = {}
         self._open(DECODE, program, weights)
         self.token = np.zeros(texts, np.int64)
         self.logits = np.zeros((texts, vocab), dtype.numpy)
 
     def _open(self, kind: str, program: CompiledProgram, weights: Weights) -> None:
-        first = next(iter(self.executors.values()), None)
+        first = next(iter(self._opened.values()), None)
         if first is not None:
             first.states.include(program, first.backend)
         for size in self.sizes:
@@ -52,13 +54,22 @@ class BatchSteps:
                 program, self._device, threads=self._threads, entry=entry, contexts=1, states=states, policy=SETTLED
             )  # fmt: skip
             executor.bind(weights)
-            self.executors[entry], first = executor, first or executor
+            self._opened[entry], first = executor, first or executor
+
+    @property
+    def executors(self) -> tuple[Executor, ...]:
+        """Return the executors that are open, that of the smallest step first."""
+        return tuple(self._opened.values())
+
+    def unit(self, entry: str) -> str:
+        """Return what one run of an entry point computes."""
+        return f"up to {entry.rpartition('_')[2]} tokens of any texts"
 
     def open_sampling(self) -> None:
         """Open the steps that sample, if they are not open. Raises the errors of ``compile``."""
         entries = [entry_name(SAMPLE, size) for size in self.sizes]
-        if entries[0] not in self.executors:
-            self._open(SAMPLE, *self._further(entries))
+        if entries[0] not in self._opened:
+            self._open(SAMPLE, *self._further(*entries))
 
     def run(
         self,
@@ -88,15 +99,18 @@ class BatchSteps:
         places[:at] = tables[used, place // block_size] * block_size + place % block_size
         inputs = [tokens, positions, places, tables, last]
         if not settings:
-            executor = self.executors[entry_name(DECODE, size)]
-            executor.run_arrays(inputs, [self.token[:rows], self.logits[:rows]])
+            self._run(entry_name(DECODE, size), inputs, [self.token[:rows], self.logits[:rows]])
             return
         idle = rows - len(settings)
         inputs.append(np.array([*settings, *[_IDLE_SETTINGS] * idle], np.float32))
         inputs.append(np.array([*numbers, *[_IDLE_NUMBERS] * idle], np.int64))
-        self.executors[entry_name(SAMPLE, size)].run_arrays(inputs, [self.token[:rows]])
+        self._run(entry_name(SAMPLE, size), inputs, [self.token[:rows]])
+
+    def _run(self, entry: str, inputs: list[Any], out: list[Any]) -> None:
+        self.last[entry] = inputs
+        self._opened[entry].run_arrays(inputs, out)
 
     def close(self) -> None:
         """Close the executors."""
-        for executor in self.executors.values():
+        for executor in self._opened.values():
             executor.close()
