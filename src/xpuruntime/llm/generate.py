@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, overload
 
 from ..arguments import check_argument, check_count, check_flag, check_several
@@ -30,11 +29,10 @@ from ..protocols import Array
 from ..types import DType
 from .answer_loop import AnswerLoop
 from .answers import Completion, Piece, Prompt
-from .build import BUCKETS, cache_words, entry_lengths, with_source
-from .checkpoint.data import Checkpoint
+from .build import BUCKETS, cache_words, entry_lengths
 from .checkpoint.reader import open_checkpoint
 from .decoding.words import speculation_of
-from .opening import check_opening, opening_request
+from .opening import check_opening, opened_checkpoint, opening_request
 from .parallel.opening import RankWeights, open_steps, rank_devices, shards_of, tensor_ranks
 from .programs import DecoderPrograms
 from .report import plan_of, receipt_of
@@ -84,7 +82,7 @@ class Generator:
     ) -> None:
         batch = check_count("Generator", "batch", batch, 1, _MAX_BATCH)
         threads = check_opening("Generator", threads, on_progress)
-        self.checkpoint = _sized(open_checkpoint(model), source_capacity)
+        self.checkpoint = opened_checkpoint(model, source_capacity)
         self.config = config = self.checkpoint.config
         opened = opening_request(
             "Generator", self.checkpoint, dtype=dtype, policy=policy, device=device, target=target
@@ -340,12 +338,6 @@ class Generator:
 def _known_by(source: Any) -> Any:
     """Return what a draft model is remembered by: its path, or the module itself."""
     return str(source) if isinstance(source, str | os.PathLike) else id(source)
-
-
-def _sized(checkpoint: Checkpoint, source_capacity: int | None) -> Checkpoint:
-    """Return the checkpoint for sources of up to this length. Raises BuildError."""
-    config = with_source(checkpoint.config, source_capacity, f"language model {checkpoint.name}")
-    return replace(checkpoint, config=config)
 
 
 def _is_batch(prompt: Prompt | Sequence[Prompt]) -> bool:

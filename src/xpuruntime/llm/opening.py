@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..arguments import MAX_THREADS, check_argument, check_count
@@ -17,11 +17,13 @@ from ..printable import logger
 from ..storage.store import Store
 from ..targets import DeviceId
 from ..types import DType
+from .build import with_source
 from .checkpoint.config import DecoderConfig
 from .checkpoint.data import Checkpoint
+from .checkpoint.reader import open_checkpoint
 from .resolve import computed_in, device_for
 
-__all__ = ["OpeningRequest", "check_opening", "opening_request"]
+__all__ = ["OpeningRequest", "check_opening", "opened_checkpoint", "opening_request"]
 
 _log = logger("xpuruntime.session")
 
@@ -47,6 +49,13 @@ class OpeningRequest:
     def store(self, folder: Any) -> Store:
         """Return the store of programs; one that keeps nothing if the policy forbids it."""
         return Store(folder, mode="" if self.request.policy.execution.caching is not False else "off")
+
+
+def opened_checkpoint(model: Any, source_capacity: int | None) -> Checkpoint:
+    """Return the checkpoint for sources of up to this length. Raises BuildError, ModelError."""
+    checkpoint = open_checkpoint(model)
+    config = with_source(checkpoint.config, source_capacity, f"language model {checkpoint.name}")
+    return replace(checkpoint, config=config)
 
 
 def check_opening(who: str, threads: int | None, on_progress: Callable[[str], object] | None) -> int | None:

@@ -16,7 +16,7 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from xpuruntime.errors import BuildError, InputError, PolicyError, RunError
-from xpuruntime.llm import Generator, open_checkpoint
+from xpuruntime.llm import Generator
 from xpuruntime.llm.batching.generate import BatchGenerator
 from xpuruntime.testing.conformance.seeded.decoders import FAMILIES, prompt, reference
 
@@ -160,10 +160,6 @@ def test_every_family(family: str) -> None:
     """Windows, soft caps, latent attention, experts, learned positions: what a family has, it has over blocks, too."""
     model = reference(family)
     texts = prompts(5, 30)
-    if open_checkpoint(model).config.slopes:
-        with pytest.raises(BuildError, match="ALiBi"):
-            BatchGenerator(model, **SIZES)
-        return
     with Generator(model, capacity=48, buckets=(16,), device=DEVICE) as alone:
         want = [alone.generate(t, max_new_tokens=12).tokens for t in texts]
     with BatchGenerator(
@@ -396,8 +392,7 @@ def test_the_cache_in_bytes(model: Any) -> None:
         (prompt(65), {}, "capacity of 64 tokens"),
         ([], {}, "one token or more"),
         ([1000], {}, "takes tokens from 0"),
-        (prompt(5), {"num_beams": 2}, "beam search"),
-        (prompt(5), {"prompt_lookup_num_tokens": 3}, "speculative decoding"),
+        (prompt(5), {"num_beams": 5}, "fewer than num_beams"),
         (prompt(5), {"n": 2, "temperature": 1.0}, "returns one answer"),
         (prompt(5), {"temprature": 1.0}, "unknown argument"),
     ],
@@ -408,12 +403,6 @@ def test_prompts_that_do_not_fit_are_refused(
     with pytest.raises(InputError, match=message):
         batch.submit(text, **words)
     assert batch.pending == 0
-
-
-def test_a_policy_with_speculation_is_refused(model: Any) -> None:
-    options = {"engine_options": {"native": {"prompt_lookup_num_tokens": 4}}}
-    with pytest.raises(PolicyError, match="does not support these options of native"):
-        BatchGenerator(model, **SIZES, policy={"version": 1, "execution": options})
 
 
 def test_a_closed_batch_says_so(model: Any) -> None:
@@ -443,6 +432,8 @@ def bits(answer: Any) -> Any:
         ("deepseek_v2", "float32"),
         ("gemma3_text", "bfloat16"),
         ("gpt2", "float32"),
+        ("bloom", "bfloat16"),
+        ("mpt", "float32"),
     ],
 )
 @pytest.mark.sampled(1)
@@ -511,7 +502,8 @@ def test_plan_and_receipt_say_what_ran(model: Any, alone: Generator) -> None:
         own = {d.question for d in alone.plan.decisions if not d.question.startswith("kernel")}
         assert {d.question for d in plan.decisions} >= own >= {"engine", "precision", "program", "weights"}
         ran = [e for name, e in receipt.evidence.items() if runs[name]]
-        assert all(row.time_us for e in ran for row in e.rows) and 2 <= len(ran) < len(runs)
+        assert all(row.time_us for e in ran for row in e.rows)
+        assert 2 <= len(ran) < len(runs)
 
 
 # ── programs ──

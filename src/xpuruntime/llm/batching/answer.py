@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Protocol
 
-from ..answers import Completion, Piece
+from ..answers import Completion, Piece, Source
 from ..decoding.answer import AnswerState
 from ..decoding.words import GenerationOptions
+from ..speculation import PromptLookup
 from .scheduler import BatchText
 
 __all__ = ["CANCELLED", "HOST", "MOST_LIKELY", "SAMPLED", "AnswerOwner", "BatchAnswer", "choice_of"]
@@ -47,6 +49,7 @@ class BatchAnswer:
         answer.result().text                # the whole answer
         answer.cancel()
 
+    score:  of a beam search, once it has ended, as in ``Completion``.
     finish: why the answer ended: ``stop``, ``length``, ``capacity`` or ``cancelled``; empty before that.
 
     Several threads may read different answers of one batch. Each runs steps, which advance all of them.
@@ -55,6 +58,8 @@ class BatchAnswer:
     def __init__(self, owner: AnswerOwner, state: AnswerState, text: BatchText) -> None:
         self.state, self.text = state, text
         self.finish = ""
+        self.score: float | None = None
+        self._lookup = PromptLookup(state.options.max_matching_ngram_size) if state.options.drafts else None
         self._owner = owner
         self._pieces: list[Piece] = []
         self._unread: deque[Piece] = deque()
@@ -106,9 +111,34 @@ class BatchAnswer:
         if self._error is not None:
             raise self._error
         seconds = (self._first - self._submitted, self._ended - self._first)
-        return self.state.completion(self._pieces, self.finish, *seconds)
+        return replace(self.state.completion(self._pieces, self.finish, *seconds), score=self.score)
 
     # ── for the batch ──
+
+    @property
+    def texts(self) -> list[BatchText]:
+        """Return the texts that compute it."""
+        return [self.text]
+
+    @property
+    def source(self) -> Source | None:
+        """Return what the encoder reads."""
+        return self.state.source
+
+    @property
+    def answers(self) -> list[BatchAnswer]:
+        """Return the answers that its text computes."""
+        return [self]
+
+    def draft(self) -> None:
+        """Guess the tokens that follow, if the options ask for it, for the next step to check."""
+        self.text.drafts = []
+        if (
+            self._lookup is not None
+            and self.state.tokens
+            and (room := self.state.room(self.state.options.drafts))
+        ):
+            self.text.drafts = self._lookup.draft(self.state, room)
 
     def add(self, piece: Piece) -> None:
         """Append a piece."""

@@ -63,6 +63,16 @@ class AnswerState:
         top_k = min(int(self.options.sampling.top_k), _ALL_TOKENS)
         return (self.seed, len(self.tokens), self.sample, top_k, int(self.counts is not None))
 
+    def numbers_after(self, drafts: int) -> tuple[int, ...]:
+        """Return ``numbers`` of the token that follows so many guesses."""
+        seed, position, *rest = self.numbers
+        return (seed, position + drafts, *rest)
+
+    def room(self, most: int) -> int:
+        """Return how many of ``most`` guesses a run can check, next to the token that it reads anyway."""
+        length = len(self.tokens)
+        return max(0, min(most, self._capacity - len(self.prompt) - length, self._limit - length - 1))
+
     @property
     def forced(self) -> int | None:
         """Return the next token if a word of the generation says which it is."""
