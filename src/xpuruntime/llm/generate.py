@@ -102,12 +102,13 @@ class Generator:
         )
         self.devices = rank_devices(self.device, tensor_ranks(execution))
         shards = shards_of(self.checkpoint, self.devices)
+        store = opened.store(cache_dir)
         self.programs = DecoderPrograms(
             shards[0],
             sizes={"capacity": self.capacity, "batch": batch, "dtype": self.dtype, **cache_words(execution)},
             target=target,
             demands=opened.demands,
-            store=opened.store(cache_dir),
+            store=store,
         )
         self.observations = Observations()
         options = {
@@ -116,6 +117,7 @@ class Generator:
             "dtype": self.dtype,
             "target": target,
             "threads": threads,
+            "store": store,
         }
         self._parts = [
             RankWeights(self.programs, shard, at, rank)

@@ -183,24 +183,23 @@ class BatchGenerator:
         results = min(step_tokens, texts * (1 + speculation.get("prompt_lookup_num_tokens", 0)))
         self.batch_invariant = opened.demands.policy.kernel.demands_batch_invariance()
         sizes = (step_tokens,) if self.batch_invariant else step_sizes(step_tokens)
+        store = opened.store(cache_dir)
         self.programs = DecoderPrograms(
             self.checkpoint,
             sizes={"cache": self.cache, "results": results, "dtype": self.dtype},
             target=opened.target,
             demands=opened.demands,
-            store=opened.store(cache_dir),
+            store=store,
             graph=batch_entry_graph,
         )
-        self.observations, self._part = (
-            Observations(),
-            RankWeights(self.programs, self.checkpoint, self.device),
-        )
+        self.observations = Observations()
+        self._part = RankWeights(self.programs, self.checkpoint, self.device)
 
         def loaded(program: CompiledProgram) -> BatchSteps:
             return BatchSteps(
                 program, self._part.load(program, say), self.cache, sizes=sizes, results=results, vocab=config.vocab, dtype=self.dtype,
                 device=self.device, threads=threads,
-                source_capacity=0 if encoder is None else encoder.max_positions, further=self._part.further,
+                source_capacity=0 if encoder is None else encoder.max_positions, further=self._part.further, store=store,
             )  # fmt: skip
 
         self.program: CompiledProgram

@@ -10,6 +10,7 @@ import numpy as np
 from ...program.program import CompiledProgram
 from ...runtime import Executor, Weights
 from ...runtime.execution.demands import SETTLED
+from ...storage.store import Store
 from ...types import DType
 from ..answers import Source
 from ..build import DECODE, ENCODE, SAMPLE
@@ -27,7 +28,7 @@ _IDLE_SETTINGS, _IDLE_NUMBERS = (0.0, 1.0, float("inf"), 1.0, 0.0, 0.0), (0, 0, 
 class BatchSteps:
     """Steps of several sizes. A step runs in the smallest one that it fits.
 
-    further: returns the program of more entry points, and its weights.
+    further: returns the program of more entry points, and its weights. store: as for ``Executor``.
     last:    the inputs of the last run of each entry point.
 
     source_capacity: rows of a source of an encoder-decoder; 0 without an encoder.
@@ -38,9 +39,10 @@ class BatchSteps:
     def __init__(
         self, program: CompiledProgram, weights: Weights, cache: PagedCache, *, sizes: Sequence[int], results: int, vocab: int,
         dtype: DType, device: Any, threads: int | None, source_capacity: int, further: Callable[..., tuple[CompiledProgram, Weights]],
+        store: Store | None = None,
     ) -> None:  # fmt: skip
         self.cache, self.sizes, self.results = cache, tuple(sizes), results
-        self._device, self._threads, self._further = device, threads, further
+        self._device, self._threads, self._further, self._store = device, threads, further, store
         self._opened: dict[str, Executor] = {}
         self.last: dict[str, list[Any]] = {}
         self._capacity_of_sources = source_capacity
@@ -58,7 +60,8 @@ class BatchSteps:
         for entry in entries:
             states = None if first is None else first.states
             executor = Executor(
-                program, self._device, threads=self._threads, entry=entry, contexts=1, states=states, policy=SETTLED
+                program, self._device, threads=self._threads, entry=entry, contexts=1, states=states, policy=SETTLED,
+                store=self._store,
             )  # fmt: skip
             executor.bind(weights)
             self._opened[entry], first = executor, first or executor
