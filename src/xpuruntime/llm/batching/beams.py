@@ -1,7 +1,7 @@
 """BatchBeams: the beams of one search, which are texts of a batch.
 
 A step computes beams as it computes other texts: some may wait, or be preempted, while others are done. When the logits of all beams are there,
-the search goes on. A beam whose text is that of another one takes its full blocks, and computes the tokens of the last one again.
+the search continues. A beam whose text is that of another one takes its full blocks, and computes the tokens of the last one again.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class BatchBeams:
         return []
 
     def _continue(self, parents: list[int], tokens: list[int]) -> None:
-        """Continue the texts of some beams. One beam of each text goes on in its blocks."""
+        """Continue the texts of some beams. One beam of each text keeps its blocks."""
         if len(self.texts) == 1:  # all beams begin with the prompt
             (first,) = self.texts
             others = [
