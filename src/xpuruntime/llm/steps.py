@@ -16,9 +16,11 @@ from ..program.program import CompiledProgram
 from ..protocols import Array
 from ..runtime import Communicator, Executor, Weights
 from ..runtime.execution.demands import SETTLED
+from ..storage.store import Store
 from ..types import DType
-from .build import DECODE, SAMPLE, encode_name, prefill_name, verify_name
+from .build import DECODE, ENCODE, SAMPLE, VERIFY, encode_name, prefill_name, verify_name
 from .decoder import COUNTS, SOURCE
+from .decoding.sources import source_inputs, source_rows
 from .reorder import reorder_program
 
 __all__ = ["Further", "Steps"]
@@ -45,16 +47,18 @@ class Steps:
     target: what further programs are compiled for.
     communicator: the rank of a decoder that is divided over several devices.
     further: returns the program and the weights of an entry point that the program lacks (``sample``, ``verify_N``).
+    store:   as for ``Executor``.
     last:    the inputs of the last run of each entry point.
     """
 
     def __init__(
         self, program: CompiledProgram, weights: Weights, *, batch: int, vocab: int, dtype: DType, device: Any = "cpu",
         threads: int | None = None, target: Any = None, further: Further | None = None, communicator: Communicator | None = None,
+        store: Store | None = None,
     ) -> None:  # fmt: skip
         self.batch, self._vocab, self._dtype = batch, vocab, dtype
         self._target, self._device, self._threads = target, device, threads
-        self._communicator = communicator
+        self._communicator, self._store = communicator, store
         self._reorders: dict[tuple[str, ...], Executor] = {}
         self._further = further
         self._opened: dict[str, Executor] = {}
@@ -67,6 +71,7 @@ class Steps:
             contexts=1,
             policy=SETTLED,
             communicator=communicator,
+            store=store,
         )
         self.states = self.decode.states
         self._opened[DECODE] = self.decode
@@ -94,6 +99,7 @@ class Steps:
             states=self.states,
             policy=SETTLED,
             communicator=self._communicator,
+            store=self._store,
         )
         return executor
 
@@ -115,6 +121,11 @@ class Steps:
         """Return the executors that are open: that of decode, those of the prefill lengths, then those that were made when needed."""
         return tuple(self._opened.values())
 
+    def unit(self, entry: str) -> str:
+        """Return what one run of an entry point computes."""
+        units = {VERIFY: "several tokens of one text", ENCODE: "a source", "prefill": "a chunk"}
+        return units.get(entry.partition("_")[0], "a token of each text")
+
     def encode(self, sources: Sequence[Sequence[int] | Array]) -> list[Array]:
         """Encode a text, or frames of audio, [features, frames], for each text of the batch. Return the encoder's outputs, [length, hidden].
 
@@ -130,18 +141,11 @@ class Steps:
 
     def _encoded(self, source: Sequence[int] | Array, row: int) -> Array:
         """Encode one source for the text of a row."""
-        if isinstance(source, np.ndarray):
-            count, inputs = source.shape[1] // 2, source[None].astype(self.logits.dtype)
-        else:
-            count = len(source)
-        length = next(n for n in self.encoders if n >= count)
-        if not isinstance(source, np.ndarray):
-            inputs = np.zeros((1, length), np.int64)
-            inputs[0, :count] = source
+        length, *inputs = source_inputs(source, self.encoders, self.logits.dtype)
         executor = self.encoders[length]
         encoded = np.zeros((1, length, self._hidden(executor)), self.logits.dtype)
-        self._run(executor, [inputs, np.array([count], np.int64), np.array([row], np.int64)], [encoded])
-        return encoded[0, :count]
+        self._run(executor, [*inputs, np.array([row], np.int64)], [encoded])
+        return encoded[0, : source_rows(source)]
 
     @staticmethod
     def _hidden(executor: Executor) -> int:
@@ -226,7 +230,13 @@ class Steps:
             refs = [s for s in self.decode.program.states if s.name.partition(".")[0] in kinds]
             program = reorder_program(refs, self.batch, self._target)
             self._reorders[kinds] = Executor(
-                program, self._device, threads=self._threads, contexts=1, states=self.states, policy=SETTLED
+                program,
+                self._device,
+                threads=self._threads,
+                contexts=1,
+                states=self.states,
+                policy=SETTLED,
+                store=self._store,
             )
         everyone = [*rows, *range(len(rows), self.batch)]
         self._reorders[kinds].run_arrays([np.array(everyone, np.int64)], [])

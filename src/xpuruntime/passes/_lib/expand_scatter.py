@@ -35,8 +35,7 @@ def expand_scatter(editor: Editor, node: Node) -> bool:
     dtype = emit.spec(total).dtype
     one = 1.0 if dtype.is_float else 1
     ones = [
-        emit("full", size=emit.spec(v).shape, value=one, dtype=dtype)
-        for v in (node.inputs[0], node.inputs[1])
+        emit("full", size=emit.spec(str(v)).shape, value=one, dtype=dtype) for v in (total, node.inputs[1])
     ]
     count = emit(node.op, ones[0], node.inputs[1], ones[1], **attrs)
     emit.last("div", total, count, rounding_mode=None if dtype.is_float else "floor")
