@@ -257,7 +257,11 @@ Result<std::shared_ptr<const CudnnPlan>> CudnnPlan::choose(CudnnGraph graph, con
         ++configurations;
         std::string& reason = rejections[engine.index];
         if (requested_engine >= 0 && engine.index != requested_engine) return false;
-        if (requested_engine < 0 && !(reason = imprecision(engine, in == "float32")).empty()) return false;
+        if (const std::string why = imprecision(engine, in == "float32");
+            requested_engine < 0 && !why.empty()) {
+            reason = why;
+            return false;
+        }
         if (choice >= 0 && eligible++ != choice) return false;
         if (!(reason = plan->try_build(config.get(), limit)).empty()) return false;
         plan->config_ = std::move(config);
