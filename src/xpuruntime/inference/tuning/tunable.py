@@ -145,9 +145,8 @@ class TunableProgram:
             if key in self.keys:  # nodes with one call may differ in the kernels that a rule permits
                 self.kernels[call_of(key)] = max(self.kernels.get(call_of(key), ()), words, key=len)
         self.feeds = sample_feeds(self.entry.inputs) if feeds is None else dict(feeds)
-        self.refused: dict[
-            str, dict[str, str]
-        ] = {}  # by call: variants that a library does not offer, and why
+        # By call: variants that a library does not offer, and why.
+        self.refused: dict[str, dict[str, str]] = {}
         self._weights: list[Weights] = []
 
     @property
