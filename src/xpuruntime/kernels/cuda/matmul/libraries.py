@@ -28,7 +28,7 @@ from .text import arguments_of, element_offset_text, finish_text, parts_of, supp
 __all__ = ["CHOICES", "Cublas", "CublasLt", "absent", "installed"]
 
 CHOICES: tuple[Mapping[str, int], ...] = tuple({"choice": i} for i in range(1, 4))
-"""What a measurement tries of a library's list besides its first entry."""
+"""Entries of a library's list that a measurement tries besides the first."""
 
 _FILES: Mapping[str, tuple[str, str]] = {
     "cublas": ("XPU_LIBCUBLAS", "libcublas.so*"),
