@@ -1,4 +1,4 @@
-"""Run by test_library_variants.py in a process of its own, with XPU_LIBCUDA and XPU_LIBCUDNN naming simulated ones: `python variants_on_a_device.py CASE FOLDER`.
+"""Run by test_measured_variants.py in a process of its own, with XPU_LIBCUDA and XPU_LIBCUDNN naming simulated ones: `python variants_on_a_device.py CASE FOLDER`.
 
 The simulated device executes nothing in timed runs, so every kernel takes its shortest time, and the first of them counts as the fastest.
 """
