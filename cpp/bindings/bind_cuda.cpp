@@ -37,39 +37,6 @@ StreamOrder order_of(std::optional<uintptr_t> stream) {
     return stream ? StreamOrder{true, reinterpret_cast<void*>(*stream)} : StreamOrder{};
 }
 
-// Functions of Python as a plan store. They are called in any thread; what they raise is reported, and counts
-// as an absent plan.
-void set_plan_store_of(nb::callable get, nb::callable put) {
-    struct Functions {
-        nb::callable get, put;
-    };
-    auto* const functions =
-        new Functions{std::move(get), std::move(put)};  // never freed: any thread may call it
-    PlanStore store;
-    store.get = [functions](const std::string& key) -> std::string {
-        const nb::gil_scoped_acquire gil;
-        try {
-            const auto plan = nb::cast<nb::bytes>(functions->get(key));
-            return {plan.c_str(), plan.size()};
-        } catch (nb::python_error& error) {
-            error.discard_as_unraisable("a plan of a vendor's library in the store");
-        } catch (const nb::cast_error&) {
-            PyErr_WarnEx(PyExc_RuntimeWarning, "the plan store returned something else than bytes", 1);
-            PyErr_Clear();
-        }
-        return "";
-    };
-    store.put = [functions](const std::string& key, const std::string& plan) {
-        const nb::gil_scoped_acquire gil;
-        try {
-            functions->put(key, nb::bytes(plan.data(), plan.size()));
-        } catch (nb::python_error& error) {
-            error.discard_as_unraisable("a plan of a vendor's library for the store");
-        }
-    };
-    set_plan_store(std::move(store));
-}
-
 // The fields of a DLPack tensor (address, shape, strides in elements, device, code, bits), and an object that
 // keeps it alive.
 nb::tuple read_capsule(const nb::ndarray<nb::ro>& tensor) {
@@ -288,11 +255,6 @@ void bind_cuda(nb::module_& m) {
         nb::sig("def nvrtc_compile(source: str, name: str, arch: str, options: Sequence[str] = []) -> "
                 "tuple[Status, bytes, str]"),
         "Compile CUDA C++ to a CUBIN for an architecture (sm_90a): (status, cubin, log). Needs no device.");
-    m.def("set_plan_store", &set_plan_store_of, "get"_a, "put"_a,
-          nb::sig("def set_plan_store(get: collections.abc.Callable[[str], bytes], "
-                  "put: collections.abc.Callable[[str, bytes], None]) -> None"),
-          "Set where compiled plans of vendors' libraries are kept. ``get`` returns no bytes for an absent "
-          "one.");
 }
 
 }  // namespace xpurt::bindings

@@ -131,6 +131,40 @@ nb::object run_memory(PyExecutor& self, const PyWeightBindings& weights, const s
     return finish(run(self, weights, memory.data(), times, ring, stop, false, order));
 }
 
+// Functions of Python as a plan store. They are called in any thread; what they raise is reported, and counts
+// as an absent plan.
+std::shared_ptr<PlanStore> plan_store_of(std::string name, nb::callable get, nb::callable put) {
+    struct Functions {
+        nb::callable get, put;
+    };
+    auto* const functions =
+        new Functions{std::move(get), std::move(put)};  // never freed: any thread may call it
+    auto store = std::make_shared<PlanStore>();
+    store->name = std::move(name);
+    store->get = [functions](const std::string& key) -> std::string {
+        const nb::gil_scoped_acquire gil;
+        try {
+            const auto plan = nb::cast<nb::bytes>(functions->get(key));
+            return {plan.c_str(), plan.size()};
+        } catch (nb::python_error& error) {
+            error.discard_as_unraisable("a plan of a vendor's library in the store");
+        } catch (const nb::cast_error&) {
+            PyErr_WarnEx(PyExc_RuntimeWarning, "the plan store returned something else than bytes", 1);
+            PyErr_Clear();
+        }
+        return "";
+    };
+    store->put = [functions](const std::string& key, const std::string& plan) {
+        const nb::gil_scoped_acquire gil;
+        try {
+            functions->put(key, nb::bytes(plan.data(), plan.size()));
+        } catch (nb::python_error& error) {
+            error.discard_as_unraisable("a plan of a vendor's library for the store");
+        }
+    };
+    return store;
+}
+
 nb::object make_executor(std::shared_ptr<Backend> backend, const Plan& plan,
                          const std::vector<std::tuple<nb::object, std::vector<Py_ssize_t>>>& io_specs,
                          int contexts, std::shared_ptr<ArenaPool> arenas) {
@@ -204,6 +238,13 @@ void bind_runtime(nb::module_& m) {
     m.def("python_backend", &python_backend, "driver"_a, "Return a backend whose driver is a Python object.",
           nb::sig("def python_backend(driver: object) -> Backend"));
 
+    nb::class_<PlanStore>(m, "PlanStore", "Where compiled plans of vendors' libraries are kept.")
+        .def_ro("name", &PlanStore::name);
+    m.def("plan_store", &plan_store_of, "name"_a, "get"_a, "put"_a,
+          nb::sig("def plan_store(name: str, get: collections.abc.Callable[[str], bytes], "
+                  "put: collections.abc.Callable[[str, bytes], None]) -> PlanStore"),
+          "Keep plans by functions. ``get`` returns no bytes for an absent plan. Stores of one name have the "
+          "same entries.");
     nb::class_<Plan>(m, "Plan", "Calls over slots of memory: arena, inputs, outputs, weights and states.")
         .def(
             "__init__",
@@ -236,6 +277,12 @@ void bind_runtime(nb::module_& m) {
                 self.calls.back().own_module = std::move(module);
             },
             "module"_a.none(), "Set the module of the last call, if it is not the plan's.")
+        .def(
+            "keep_plans_in",
+            [](Plan& self, const std::shared_ptr<PlanStore>& store) {
+                for (KernelCall& call : self.calls) call.plan_store = store;
+            },
+            "store"_a, "Set where libraries keep the plans that they compile for the calls so far.")
         .def(
             "add_output_copy",
             [](Plan& self, const PyPlace& from, int32_t output, int64_t bytes) {

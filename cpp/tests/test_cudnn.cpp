@@ -264,40 +264,42 @@ TEST_CASE("equal calls share a plan, and recent plans are kept") {
 struct MemoryStore {
     std::mutex mutex;
     std::map<std::string, std::string> entries;
-    MemoryStore() {
-        PlanStore store;
-        store.get = [this](const std::string& key) {
+    const std::shared_ptr<PlanStore> store = std::make_shared<PlanStore>();
+    explicit MemoryStore(const std::string& name) {
+        store->name = name;
+        store->get = [this](const std::string& key) {
             const std::lock_guard<std::mutex> lock(mutex);
             const auto entry = entries.find(key);
             return entry == entries.end() ? "" : entry->second;
         };
-        store.put = [this](const std::string& key, const std::string& plan) {
+        store->put = [this](const std::string& key, const std::string& plan) {
             const std::lock_guard<std::mutex> lock(mutex);
             entries[key] = plan;
         };
-        set_plan_store(std::move(store));
     }
-    ~MemoryStore() { set_plan_store({}); }
+    KernelCall kept(KernelCall call) const {
+        call.plan_store = store;
+        return call;
+    }
 };
 
 TEST_CASE("plans are restored from the store, and what is no plan of the call is built again") {
     const auto on = backend();
-    MemoryStore store;
+    MemoryStore store("one");
     Attention a(6, 6, heads_outside);
     const auto new_plans = [&](double scale) {
         const int before = plans();
         a.scale = scale;
-        CHECK(run(a.call(), a.tensors()) == "cudnnBackendExecute engine 2, configuration 2, workspace 256");
+        CHECK(run(store.kept(a.call()), a.tensors()) ==
+              "cudnnBackendExecute engine 2, configuration 2, workspace 256");
         CHECK(a.error() < 4e-3);
         return plans() - before;
     };
     const auto forget = [&] {  // by so many other plans
-        const auto entries = store.entries;
         for (int i = 1; i <= 140; ++i) {
             a.scale = 100 + i;
             CHECK(executor_of(on, {a.call()}).status.ok());
         }
-        store.entries = entries;
     };
     CHECK(new_plans(0.5) == 1);
     REQUIRE(store.entries.size() == 1);
@@ -318,6 +320,40 @@ TEST_CASE("plans are restored from the store, and what is no plan of the call is
     }
     forget();
     CHECK(new_plans(0.5) == 0);
+}
+
+TEST_CASE(
+    "each store keeps a plan that calls of several stores share, and a call without one keeps nothing") {
+    const auto on = backend();
+    MemoryStore one("one"), other("other"), full("full");
+    Attention a(6, 6, heads_outside);
+    a.scale = 0.7;
+    const auto new_plans = [&](const KernelCall& call) {
+        const int before = plans();
+        CHECK(executor_of(on, {call, call}).status.ok());
+        return plans() - before;
+    };
+    CHECK(new_plans(a.call()) == 1);
+    CHECK(one.entries.empty());
+    CHECK(new_plans(one.kept(a.call())) == 0);
+    REQUIRE(one.entries.size() == 1);
+    CHECK(new_plans(other.kept(a.call())) == 0);
+    CHECK(other.entries == one.entries);
+    full.entries = {{one.entries.begin()->first, one.entries.begin()->first + "\nwhat it has"}};
+    const auto before = full.entries;
+    CHECK(new_plans(full.kept(a.call())) == 0);
+    CHECK(full.entries == before);
+    one.entries.clear();  // a store is asked once for a plan that lives
+    CHECK(new_plans(one.kept(a.call())) == 0);
+    CHECK(one.entries.empty());
+    for (int i = 1; i <= 140; ++i) {  // more plans than are kept
+        a.scale = 500 + i;
+        CHECK(executor_of(on, {a.call()}).status.ok());
+    }
+    a.scale = 0.7;
+    CHECK(new_plans(one.kept(a.call())) == 1);
+    CHECK(one.entries.size() == 1);
+    CHECK(new_plans(other.kept(a.call())) == 0);
 }
 
 TEST_CASE("threads build the plans of one executor, each plan once") {

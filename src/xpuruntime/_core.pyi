@@ -404,6 +404,17 @@ def null_backend() -> NullBackend: ...
 def python_backend(driver: object) -> Backend:
     """Return a backend whose driver is a Python object."""
 
+class PlanStore:
+    """Where compiled plans of vendors' libraries are kept."""
+
+    @property
+    def name(self) -> str: ...
+
+def plan_store(name: str, get: Callable[[str], bytes], put: Callable[[str, bytes], None]) -> PlanStore:
+    """
+    Keep plans by functions. ``get`` returns no bytes for an absent plan. Stores of one name have the same entries.
+    """
+
 class Plan:
     """
     Calls over slots of memory: arena, inputs, outputs, weights and states.
@@ -415,6 +426,9 @@ class Plan:
 
     def set_own_module(self, module: Module | None) -> None:
         """Set the module of the last call, if it is not the plan's."""
+
+    def keep_plans_in(self, store: PlanStore) -> None:
+        """Set where libraries keep the plans that they compile for the calls so far."""
 
     def add_output_copy(self, from_: tuple[int, int], output: int, bytes: int) -> None: ...
 
@@ -691,11 +705,6 @@ def nvrtc_version() -> tuple[Status, int, int]:
 def nvrtc_compile(source: str, name: str, arch: str, options: Sequence[str] = []) -> tuple[Status, bytes, str]:
     """
     Compile CUDA C++ to a CUBIN for an architecture (sm_90a): (status, cubin, log). Needs no device.
-    """
-
-def set_plan_store(get: Callable[[str], bytes], put: Callable[[str, bytes], None]) -> None:
-    """
-    Set where compiled plans of vendors' libraries are kept. ``get`` returns no bytes for an absent one.
     """
 
 def trust_dtype(dtype: object, code: int, bits: int) -> None:

@@ -27,6 +27,7 @@ from .types import DType, TensorSpec
 
 if TYPE_CHECKING:  # a name for type checkers: at run time this file knows no policies
     from .policies import KernelPolicy
+    from .storage.store import Store
 
 __all__ = [
     "Array",
@@ -153,7 +154,7 @@ class TuneRequest:
 
 @dataclass(frozen=True, slots=True)
 class EngineRequest:
-    """A request to an engine for one region. Every field enters the cache key.
+    """A request to an engine for one region. Every field but ``store`` enters the cache key.
 
     precision: the precision to compute in; None means the model's own (vendor defaults that would change it are
                turned off).
@@ -164,6 +165,7 @@ class EngineRequest:
                they do not affect the artifact.
     locked:    the kernel of each call under a lock (``compiler.locked``), for those engines; None without a lock.
     tune:      measurement of the kernels of a program that is built, for those engines; None without one.
+    store:     where an engine keeps what a vendor's library computes besides the artifact; None: the store of ``XPU_CACHE_DIR``.
     """
 
     device: DeviceId
@@ -174,6 +176,7 @@ class EngineRequest:
     kernels: KernelPolicy | None = None
     locked: Mapping[str, str] | None = None
     tune: TuneRequest | None = None
+    store: Store | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Plans of cuDNN in the store: other processes restore them, with the same bits; what is no plan of the call is built again.
 
-    python tests/gpu/vendor_plans.py --out benchmarks/results/cuda_vendor_plans.json [restored] [damaged] [many]
+    python tests/gpu/vendor_plans.py --out benchmarks/results/cuda_vendor_plans.json [restored] [damaged] [many] [stores]
 
 Each start is a process of its own that opens one network with cuDNN's kernels. It counts the plans that it reads from the store and those that it
 writes after it built them. The self-check of sessions compares every output with PyTorch's.
@@ -17,14 +17,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from gpu_report import Report, arguments, name_of_device, run_parts
 
 import xpuruntime as xrt
-from xpuruntime import _core
-from xpuruntime.runtime.backends import cuda
+from xpuruntime.runtime.execution import plan_stores
 from xpuruntime.storage.store import Store
 
 _CHANNELS = 24
@@ -66,26 +66,34 @@ class Network(torch.nn.Module):
         return total + torch.nn.functional.scaled_dot_product_attention(rows, rows, rows).mean((1, 2))
 
 
-def start(dtype: str, count: str, device: str) -> dict[str, Any]:
+def start(dtype: str, count: str, device: str, where: str) -> dict[str, Any]:
     """Open the network in this process. Return the number of plans that were read and written, the seconds, and the output's digest."""
     read, written = list[str](), list[str]()
 
-    def get(key: str) -> bytes:
-        plan = cuda._stored_plan(key)
-        if plan:
-            read.append(key)
-        return plan
+    class WatchedStore(Store):
+        """A store that records the plans that are read and written."""
 
-    def put(key: str, plan: bytes) -> None:
-        written.append(key)
-        cuda._store_plan(key, plan)
+        def get(self, kind: str, key: str) -> bytes | None:
+            payload = super().get(kind, key)
+            if kind == plan_stores.PLANS and payload is not None:
+                read.append(key)
+            return payload
 
-    cuda.keep_plans()  # once for all devices, so that it does not replace what follows
-    _core.set_plan_store(get, put)
+        def put(self, kind: str, ingredients: Any, *payload: Any) -> str:
+            key = super().put(kind, ingredients, *payload)
+            if kind == plan_stores.PLANS:
+                written.append(key)
+            return key
+
+    plan_stores.Store = WatchedStore
     model = Network(int(count), dtype != "float32").eval()
     x = torch.randn(2, _CHANNELS, _SIDE, _SIDE, generator=torch.Generator().manual_seed(1))
     policy = xrt.KernelPolicy(conv="cudnn", attention="cudnn")
-    precision = xrt.ExecutionPolicy(precision="model" if dtype == "float32" else dtype, self_check="always")
+    precision = xrt.ExecutionPolicy(
+        precision="model" if dtype == "float32" else dtype,
+        self_check="always",
+        caching=False if where == "nowhere" else None,
+    )
     began = time.perf_counter()
     with xrt.InferenceSession(
         model,
@@ -94,6 +102,7 @@ def start(dtype: str, count: str, device: str) -> dict[str, Any]:
         example_inputs=(x,),
         kernel_policy=policy,
         exec_policy=precision,
+        cache_dir=where if Path(where).is_absolute() else None,
     ) as session:
         seconds = time.perf_counter() - began
         outputs = [
@@ -106,9 +115,9 @@ def start(dtype: str, count: str, device: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def started(store: str, dtype: str, count: int, device: str) -> dict[str, Any]:
-    """Return the facts of a start in a new process."""
-    command = [sys.executable, __file__, "--start", dtype, str(count), device]
+def started(store: str, dtype: str, count: int, device: str, where: str = "default") -> dict[str, Any]:
+    """Return the facts of a start in a new process. where: a folder for ``cache_dir``, ``nowhere`` for ``caching: false``, or ``default``."""
+    command = [sys.executable, __file__, "--start", dtype, str(count), device, where]
     environment = {**os.environ, "XPU_CACHE_DIR": store, "CUDA_CACHE_DISABLE": "1"}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     if done.returncode:
@@ -120,7 +129,7 @@ def started(store: str, dtype: str, count: int, device: str) -> dict[str, Any]:
 def replaced(store: str, change: Callable[[bytes, bytes], bytes]) -> int:
     """Replace each stored plan by the change of it and of another one. The store's own checksums are right. Return the number."""
     at = Store(store)
-    entries = [e for e in at.entries() if e.kind == cuda._PLANS]
+    entries = [e for e in at.entries() if e.kind == plan_stores.PLANS]
     plans = [at.get(e.kind, e.key) or b"" for e in entries]
     for i, (entry, plan) in enumerate(zip(entries, plans, strict=True)):
         at.put(entry.kind, entry.ingredients, change(plan, plans[i - 1]))
@@ -182,7 +191,47 @@ def many(report: Report, args: argparse.Namespace) -> Any:
     return row
 
 
-PARTS = {"restored": restored, "damaged": damaged, "many": many}
+def entries(folder: str) -> int:
+    """Return the number of plans in a store."""
+    return sum(e.kind == plan_stores.PLANS for e in Store(folder).entries())
+
+
+def stores(report: Report, args: argparse.Namespace) -> Any:
+    """A session with ``cache_dir=`` keeps its plans there and nowhere else; one with ``caching: false`` writes nothing."""
+    rows = {}
+    with tempfile.TemporaryDirectory() as default, tempfile.TemporaryDirectory() as own:
+        for name, where in {
+            "caching: false": "nowhere",
+            "cache_dir": own,
+            "cache_dir again": own,
+            "default": "default",
+        }.items():
+            row = rows[name] = started(default, "float16", args.layers, args.device, where)
+            row["stored"] = {"default": entries(default), "cache_dir": entries(own)}
+        off, first, second, last = rows.values()
+        report.check(off["read"] == off["written"] == 0, f"caching: false reads and writes no plan: {off}")
+        report.check(
+            off["stored"] == {"default": 0, "cache_dir": 0}, "caching: false leaves the stores empty"
+        )
+        report.check(
+            first["stored"] == {"default": 0, "cache_dir": first["written"]},
+            f"plans are kept in cache_dir alone: {first}",
+        )
+        report.check(
+            first["written"] > 0 == second["written"],
+            f"a second session of cache_dir builds no plan: {second}",
+        )
+        report.check(second["read"] == first["written"], f"it reads them there: {second}")
+        report.check(
+            last["written"] == first["written"] == last["stored"]["default"],
+            f"a session without it keeps them in XPU_CACHE_DIR: {last}",
+        )
+        same = {digest for row in rows.values() for digest in row["digests"]}
+        report.check(len(same) == 1, f"the same bits: {same}")
+    return rows
+
+
+PARTS = {"restored": restored, "damaged": damaged, "many": many, "stores": stores}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -191,7 +240,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--layers", type=int, default=8, help="pairs of convolutions of the network")
     parser.add_argument("--many", type=int, default=140, help="pairs of convolutions of the large network")
     parser.add_argument("--device", default="cuda:0")
-    parser.add_argument("--start", nargs=3, help="for the script itself")
+    parser.add_argument("--start", nargs=4, help="for the script itself")
     args = parser.parse_args(argv)
     if args.start:
         print(json.dumps(start(*args.start)))

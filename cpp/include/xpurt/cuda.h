@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -18,15 +17,6 @@ namespace xpurt {
 namespace cuda {
 class Device;
 }
-
-// Where compiled plans of vendors' libraries are kept between processes. Functions are called from several
-// threads and do not throw. A key holds all that determines a plan.
-struct PlanStore {
-    std::function<std::string(const std::string& key)> get;  // "" if it is absent
-    std::function<void(const std::string& key, const std::string& plan)> put;
-};
-// Set the store of this process; without one, nothing is kept.
-void set_plan_store(PlanStore store);
 
 // A block of device memory. It is freed when the last owner releases it, after the work that uses it. A
 // caller that queues such work on a stream and does not wait must name the stream with used_on.

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -32,6 +33,14 @@ struct alignas(64) KernelStatus {
     int64_t kind = fine;
 };
 static_assert(sizeof(KernelStatus) == 64, "kernels find its fields at negative offsets from their scratch");
+
+// Where compiled plans of vendors' libraries are kept between processes. Functions are called from several
+// threads and do not throw. A key holds all that determines a plan. Stores of one name have the same entries.
+struct PlanStore {
+    std::string name{};
+    std::function<std::string(const std::string& key)> get{};  // "" if it is absent
+    std::function<void(const std::string& key, const std::string& plan)> put{};
+};
 
 struct KernelCall;
 // The status of a run whose kernel reported `status`. `who` names the call or calls: text_of(call).
@@ -70,7 +79,8 @@ struct KernelCall {
     int64_t tasks = 1;
     int64_t grain = 1;
     int64_t scratch_bytes = 0;
-    std::shared_ptr<const Module> own_module{};  // holds the symbol, where the plan's module does not
+    std::shared_ptr<const Module> own_module{};     // holds the symbol, where the plan's module does not
+    std::shared_ptr<const PlanStore> plan_store{};  // null: what its library compiles is not kept
 };
 
 // The name of a call in messages: "kernel embedding/generated (node embed)".

@@ -127,12 +127,13 @@ class Generator:
         self.devices = rank_devices(device, tensor_ranks(execution))
         target = own_target(DeviceId.parse(device)) if target is None else target
         shards = shards_of(self.checkpoint, self.devices)
+        store = Store(cache_dir, mode="" if execution.caching is not False else "off")
         self.programs = DecoderPrograms(
             shards[0],
             sizes={"capacity": self.capacity, "batch": batch, "dtype": self.dtype, **cache_words(execution)},
             target=target,
             demands=demands,
-            store=Store(cache_dir, mode="" if execution.caching is not False else "off"),
+            store=store,
         )
         self.device, self.notes, self.observations = device, tuple(notes), Observations()
         options = {
@@ -141,6 +142,7 @@ class Generator:
             "dtype": self.dtype,
             "target": target,
             "threads": threads,
+            "store": store,
         }
         self._parts = [
             RankWeights(self.programs, shard, at, rank)

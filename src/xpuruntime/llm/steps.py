@@ -16,6 +16,7 @@ from ..program.program import CompiledProgram
 from ..protocols import Array
 from ..runtime import Communicator, Executor, Weights
 from ..runtime.execution.demands import SETTLED
+from ..storage.store import Store
 from ..types import DType
 from .build import DECODE, SAMPLE, encode_name, prefill_name, verify_name
 from .decoder import COUNTS, SOURCE
@@ -45,16 +46,18 @@ class Steps:
     target: what further programs are compiled for.
     communicator: the rank of a decoder that is divided over several devices.
     further: returns the program and the weights of an entry point that the program lacks (``sample``, ``verify_N``).
+    store:   as for ``Executor``.
     last:    the inputs of the last run of each entry point.
     """
 
     def __init__(
         self, program: CompiledProgram, weights: Weights, *, batch: int, vocab: int, dtype: DType, device: Any = "cpu",
         threads: int | None = None, target: Any = None, further: Further | None = None, communicator: Communicator | None = None,
+        store: Store | None = None,
     ) -> None:  # fmt: skip
         self.batch, self._vocab, self._dtype = batch, vocab, dtype
         self._target, self._device, self._threads = target, device, threads
-        self._communicator = communicator
+        self._communicator, self._store = communicator, store
         self._reorders: dict[tuple[str, ...], Executor] = {}
         self._further = further
         self._opened: dict[str, Executor] = {}
@@ -67,6 +70,7 @@ class Steps:
             contexts=1,
             policy=SETTLED,
             communicator=communicator,
+            store=store,
         )
         self.states = self.decode.states
         self._opened[DECODE] = self.decode
@@ -94,6 +98,7 @@ class Steps:
             states=self.states,
             policy=SETTLED,
             communicator=self._communicator,
+            store=self._store,
         )
         return executor
 
@@ -226,7 +231,13 @@ class Steps:
             refs = [s for s in self.decode.program.states if s.name.partition(".")[0] in kinds]
             program = reorder_program(refs, self.batch, self._target)
             self._reorders[kinds] = Executor(
-                program, self._device, threads=self._threads, contexts=1, states=self.states, policy=SETTLED
+                program,
+                self._device,
+                threads=self._threads,
+                contexts=1,
+                states=self.states,
+                policy=SETTLED,
+                store=self._store,
             )
         everyone = [*rows, *range(len(rows), self.batch)]
         self._reorders[kinds].run_arrays([np.array(everyone, np.int64)], [])

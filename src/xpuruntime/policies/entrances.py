@@ -261,7 +261,7 @@ ENTRANCES: Mapping[str, Mapping[str, FieldUse]] = MappingProxyType(
             "fixed_shapes": FieldUse("an error unless they are the program's"),
             "allow_fallback": FieldUse("devices to run on if the target is unavailable, with one warning; int8 becomes the program's own precision"),
             "optimization_level": FieldUse("an error unless it is the level that the program was compiled at"),
-            "caching": FieldUse("no effect: it stores nothing"),
+            "caching": FieldUse("if false, plans of cuDNN are not kept"),
             "compile_timeout_s": FieldUse("no effect: it compiles nothing"),
             "tune": FieldUse("no effect: it compiles nothing"),
             "strict": FieldUse("an error if a library declines a kernel of the program"),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..decisions import Decision, Reason, Support
 from ..errors import BuildError, InternalError, IrError, RunError, UnavailableError
-from ..inference.ops.prepare import held_demands, program_of
+from ..inference.ops.prepare import held_demands, program_of, store_of
 from ..ir import Graph
 from ..policies.entrances import demanded
 from ..printable import logger
@@ -172,7 +172,13 @@ def prepared_graph(
         passes = ["decompose"] if demands.policy.execution.optimization_level == 0 else None
         program, _ = program_of(graph, device_id, demands, phase, passes)
         # A training step has many programs, each of which runs once: their arenas share PyTorch's memory, in the order of its stream.
-        executor = Executor(program, Device(device_id), policy=SETTLED, borrows_arena=device_id.kind != "cpu")
+        executor = Executor(
+            program,
+            Device(device_id),
+            policy=SETTLED,
+            borrows_arena=device_id.kind != "cpu",
+            store=store_of(demands),
+        )
         executor.bind(None)
     except (UnavailableError, BuildError, IrError, _Unsupported) as error:
         return _refused(name, families, phase, demand, error)

@@ -27,22 +27,7 @@ StreamLibraryRegistry& registry() {
     return *instance;
 }
 
-// The plan store and its mutex; never freed, since threads may read it to the end.
-struct StoreSlot {
-    std::mutex mutex;
-    PlanStore store;
-};
-StoreSlot& store_slot() {
-    static auto* const slot = new StoreSlot;
-    return *slot;
-}
-
 }  // namespace
-
-PlanStore plan_store() {
-    const std::lock_guard<std::mutex> lock(store_slot().mutex);
-    return store_slot().store;
-}
 
 StreamLibrary* find_stream_library(const std::string& name) {
     const std::lock_guard<std::mutex> lock(registry().mutex);
@@ -56,12 +41,3 @@ void register_stream_library(const std::string& name, std::unique_ptr<StreamLibr
 }
 
 }  // namespace xpurt::cuda
-
-namespace xpurt {
-
-void set_plan_store(PlanStore store) {
-    const std::lock_guard<std::mutex> lock(cuda::store_slot().mutex);
-    cuda::store_slot().store = std::move(store);
-}
-
-}  // namespace xpurt

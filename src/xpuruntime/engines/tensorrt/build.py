@@ -142,17 +142,21 @@ def build(model: ModelSource, request: EngineRequest) -> Artifact:
     return Artifact("tensorrt", engine, cacheable=True)
 
 
+def _store(request: EngineRequest) -> Store:
+    return Store() if request.store is None else request.store
+
+
 def _cache_key(request: EngineRequest) -> dict[str, str]:
     return {"kind": "TensorRT timing cache", **devices.device_facts(request.device)}
 
 
 def _timing_cache(request: EngineRequest) -> bytes | None:
-    """Return the measured times of earlier builds on this device, from the default store."""
-    return Store().get("timing", digest(_cache_key(request)))
+    """Return the measured times of earlier builds on this device, from the request's store."""
+    return _store(request).get("timing", digest(_cache_key(request)))
 
 
 def _keep_timing_cache(request: EngineRequest, cache: bytes) -> None:
     try:
-        Store().put("timing", _cache_key(request), cache)
+        _store(request).put("timing", _cache_key(request), cache)
     except StoreError as error:  # the engine is built; only the next build takes longer
         _log.warning("%s The next TensorRT build measures again.", error)

@@ -335,7 +335,7 @@ def _compiled(
 
         subject = TunedSubject(
             model.name, source.weights, request.device, request.threads, machine_facts(request.device),
-            invariant=kernel_policy(request).demands_batch_invariance(),
+            invariant=kernel_policy(request).demands_batch_invariance(), store=request.store,
         )  # fmt: skip
 
         def compile_timed(record: KernelLock | None, times: KernelTimes | None) -> CompiledProgram:

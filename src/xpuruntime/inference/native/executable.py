@@ -302,6 +302,7 @@ class NativeExecutable(
                     states=states,
                     policy=SETTLED,
                     arenas=self._memory.arenas,
+                    store=self._request.store,
                 )
             except KernelRefused as refused:
                 program, entry = self._programs.find_without(shapes, refused, program)

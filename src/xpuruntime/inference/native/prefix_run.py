@@ -46,7 +46,9 @@ def values_after(
     point = replace(entry, outputs=outputs, output_buffers=borders, plans=(cut,))
     bodies = tuple(e for e in executor.program.entries if e.is_body)
     program = replace(executor.program, entries=(point, *bodies))
-    with Executor(program, executor.backend, threads=executor.threads, contexts=1, policy=SETTLED) as prefix:
+    with Executor(
+        program, executor.backend, threads=executor.threads, contexts=1, policy=SETTLED, store=executor.store
+    ) as prefix:
         prefix.bind(executor.weights)
         memory = prefix.run_arrays(arrays)
     values = {}

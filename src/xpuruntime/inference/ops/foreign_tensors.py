@@ -17,7 +17,7 @@ from ...runtime.execution.executor import Executor
 from ...runtime.memory.buffer import DeviceBuffer, host_array
 from .op_table import ROWS
 from .policy_scope import effective_demands
-from .prepare import device_of, graph_of, held_demands, program_of
+from .prepare import device_of, graph_of, held_demands, program_of, store_of
 from .tensor_layout import TensorFacts, dense_block
 
 __all__ = ["Elsewhere", "from_host", "readable"]
@@ -135,7 +135,7 @@ class Elsewhere:
             dtypes = {f.dtype for f in facts if f is not None}
             demands = held_demands(self.op, effective_demands(request), device, dtypes)
             program, _ = program_of(graph, device, demands)
-            executor = Executor(program, Device(device), policy=SETTLED)
+            executor = Executor(program, Device(device), policy=SETTLED, store=store_of(demands))
             self._kept[key] = executor
             while len(self._kept) > self.most:
                 self._kept.popitem(last=False)

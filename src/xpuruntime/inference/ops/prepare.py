@@ -26,7 +26,7 @@ from .op_table import ROWS
 from .policy_scope import effective_demands
 from .tensor_layout import DenseBlock, TensorFacts, dense_block, facts_of
 
-__all__ = ["device_of", "graph_of", "held_demands", "prepare", "program_of"]
+__all__ = ["device_of", "graph_of", "held_demands", "prepare", "program_of", "store_of"]
 
 _log = logger("xpuruntime.ops")
 _HOST, _CUDA = 1, 2  # DLPack's kDLCPU and kDLCUDA
@@ -67,7 +67,7 @@ def prepare(
     graph = graph_of(op, attributes, facts, held)
     demands = held_demands(op, effective_demands(request), device, {f.dtype for f in facts if f is not None})
     program, origin = program_of(graph, device, demands)
-    executor = Executor(program, Device(device), policy=SETTLED)
+    executor = Executor(program, Device(device), policy=SETTLED, store=store_of(demands))
     fixed = executor.bind(None)
     explained = _explained(op, executor, [f for f in facts if f is not None], origin)
     result = program.output_specs[0]
@@ -114,6 +114,11 @@ def held_demands(op: str, demands: Resolved, device: DeviceId, dtypes: set[DType
     return demands.without("target", "precision", "allow_fallback")
 
 
+def store_of(demands: Resolved) -> Store:
+    """Return where the programs of a policy are kept."""
+    return Store(mode="off") if demands.policy.execution.caching is False else Store()
+
+
 def program_of(
     graph: Graph,
     device: DeviceId,
@@ -134,7 +139,7 @@ def program_of(
     policy = demands.policy
     settles = ("caching", "engine_order", "engine_options")  # they do not change the program
     remaining = demands.without(*settles)
-    store = Store(mode="off") if policy.execution.caching is False else Store()
+    store = store_of(demands)
     ingredients = {
         "op": graph.digest,
         "target": target,

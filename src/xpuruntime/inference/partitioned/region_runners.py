@@ -53,7 +53,13 @@ class NativeRunner(Runner):
 
     def open(self, graph: Graph) -> Executor:
         program = self.work.compile_fn(graph) if graph.symbols or self._program is None else self._program
-        executor = Executor(program, self.work.backend, threads=self.work.request.threads, policy=SETTLED)
+        executor = Executor(
+            program,
+            self.work.backend,
+            threads=self.work.request.threads,
+            policy=SETTLED,
+            store=self.work.store,
+        )
         executor.bind(load_weights(self._weights, program, self.work.backend))
         return executor
 

@@ -164,7 +164,10 @@ def _attempt(model: ModelSource, candidate: EngineCandidate, store: Store) -> Lo
         more, met = met_by_options(engine, candidate.device, kernels, options)
         options = {**more, **options}
     own_kernels = kernels if plugin.chooses_kernels else None
-    request, note = _engine_request(engine, source, candidate, options, own_kernels, plugin.chooses_kernels)
+    used = store if candidate.request.caching else Store(mode="off")
+    request, note = _engine_request(
+        engine, source, candidate, options, own_kernels, plugin.chooses_kernels, used
+    )
     support = engine.supports(source, request)
     if support and not plugin.chooses_kernels:
         support = vendor_refused(model, kernels, plugin.name, candidate.device, met)
@@ -180,7 +183,7 @@ def _attempt(model: ModelSource, candidate: EngineCandidate, store: Store) -> Lo
             engine,
             source,
             request,
-            store if candidate.request.caching else Store(mode="off"),
+            used,
             candidate.request.execution.compile_timeout_s,
         )
     except BuildTimeout as error:
@@ -247,6 +250,7 @@ def _engine_request(
     options: Mapping[str, str],
     kernels: KernelPolicy | None,
     kernels_are_ours: bool,
+    store: Store,
 ) -> tuple[EngineRequest, Support]:
     """Return the request to the engine, with the permitted precision if the engine supports it."""
     wanted = candidate.precision
@@ -262,6 +266,7 @@ def _engine_request(
         kernels,
         session.locked if kernels_are_ours else None,
         session.tune if kernels_are_ours else None,
+        store,
     )
     if precision is not None or session.permit in (None, model.precision):
         return request, Support.yes()

@@ -23,6 +23,7 @@ from ...printable import logger
 from ...profiler import trace
 from ...program.program import CompiledProgram
 from ...protocols import Array, TuneRequest
+from ...storage.store import Store
 from ...targets import DeviceId
 from .samples import RoundTimes, Samples, collected, details_of, measured_round, medians
 from .tunable import KernelVariant, TunableProgram, call_of
@@ -48,7 +49,10 @@ CompileTimed = Callable[[KernelLock | None, KernelTimes | None], CompiledProgram
 
 @dataclass(frozen=True, slots=True)
 class TunedSubject:
-    """The program that is measured. source: the model's arrays by name. facts: device and versions. invariant: the policy demands batch invariance."""
+    """The program that is measured. source: the model's arrays by name. facts: device and versions. invariant: the policy demands batch invariance.
+
+    store: as for ``Executor``.
+    """
 
     name: str
     source: Mapping[str, Array] = field(repr=False)
@@ -56,6 +60,7 @@ class TunedSubject:
     threads: int | None
     facts: Mapping[str, str]
     invariant: bool = False
+    store: Store | None = field(default=None, repr=False)
 
 
 def tuned_program(compile_timed: CompileTimed, subject: TunedSubject, tune: TuneRequest) -> CompiledProgram:
@@ -102,7 +107,11 @@ class _Measurement:
     def record(self) -> dict[str, Any]:
         """Measure, and return the record as plain data."""
         tunable = TunableProgram(
-            self._compiled, self.subject.source, self.subject.device, self.subject.threads
+            self._compiled,
+            self.subject.source,
+            self.subject.device,
+            self.subject.threads,
+            store=self.subject.store,
         )
         began = time.monotonic()
         self.deadline = began + self.tune.seconds

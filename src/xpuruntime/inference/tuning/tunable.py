@@ -20,6 +20,7 @@ from ...runtime.device import Device
 from ...runtime.execution.demands import SETTLED
 from ...runtime.execution.executor import Executor
 from ...runtime.weights.load import Weights, load_weights
+from ...storage.store import Store
 from ...targets import DeviceId
 from ..execution.contexts import DEADLINES
 from ..execution.seeded_inputs import sample_feeds
@@ -112,7 +113,7 @@ class KernelVariant:
 class TunableProgram:
     """The calls of a program with the kernels that a measurement may choose. ``open`` returns the program with other kernels.
 
-    source: the model's arrays by name. feeds: inputs by name; seeded ones by default.
+    source: the model's arrays by name. feeds: inputs by name; seeded ones by default. store: as for ``Executor``.
     """
 
     def __init__(
@@ -122,8 +123,10 @@ class TunableProgram:
         device: DeviceId,
         threads: int | None,
         feeds: Mapping[str, Array] | None = None,
+        store: Store | None = None,
     ) -> None:
         self._compile_with, self._source, self._device, self._threads = compile_with, source, device, threads
+        self._store = store
         self.program, self.lock = compile_with(None)
         self.entry = self.program.entries[0]
         self.keys = self.lock.stages[self.entry.name]
@@ -154,7 +157,9 @@ class TunableProgram:
         program, lock = self.program, self.lock
         if dict(words) != lock.kernels:
             program, lock = self._compile_with(words)
-        executor = Executor(program, Device(self._device), threads=self._threads, policy=SETTLED)
+        executor = Executor(
+            program, Device(self._device), threads=self._threads, policy=SETTLED, store=self._store
+        )
         weights = load_weights(self._source, program, executor.device, shared=self._weights)
         self._weights.append(weights)
         executor.bind(weights)

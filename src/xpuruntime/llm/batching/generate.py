@@ -178,12 +178,13 @@ class BatchGenerator:
         self.cache_bytes = self.cache.rows * per_token
         self.batch_invariant = demands.policy.kernel.demands_batch_invariance()
         sizes = (step_tokens,) if self.batch_invariant else step_sizes(step_tokens)
+        store = Store(cache_dir, mode="" if demands.policy.execution.caching is not False else "off")
         self.programs = DecoderPrograms(
             self.checkpoint,
             sizes={"cache": self.cache, "texts": texts, "dtype": self.dtype},
             target=own_target(DeviceId.parse(device)) if target is None else target,
             demands=demands,
-            store=Store(cache_dir, mode="" if demands.policy.execution.caching is not False else "off"),
+            store=store,
             graph=batch_entry_graph,
         )
 
@@ -197,7 +198,7 @@ class BatchGenerator:
             weights = load_weights(self.checkpoint.arrays, program, device)
             steps = BatchSteps(
                 program, weights, self.cache, sizes=sizes, texts=texts, vocab=config.vocab, dtype=self.dtype, device=device,
-                threads=threads, further=further,
+                threads=threads, further=further, store=store,
             )  # fmt: skip
             return weights, steps
 

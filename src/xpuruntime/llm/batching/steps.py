@@ -10,6 +10,7 @@ import numpy as np
 from ...program.program import CompiledProgram
 from ...runtime import Executor, Weights
 from ...runtime.execution.demands import SETTLED
+from ...storage.store import Store
 from ...types import DType
 from ..build import DECODE, SAMPLE
 from ..paged import PagedCache
@@ -25,7 +26,7 @@ _IDLE_SETTINGS, _IDLE_NUMBERS = (0.0, 1.0, float("inf"), 1.0, 0.0, 0.0), (0, 0, 
 class BatchSteps:
     """Steps of several sizes. A step runs in the smallest one that it fits.
 
-    further: returns a program with more entry points, and its weights.
+    further: returns a program with more entry points, and its weights. store: as for ``Executor``.
 
     token, logits: results of the last step, one row for each chunk that ends, in their order.
     """
@@ -33,9 +34,10 @@ class BatchSteps:
     def __init__(
         self, program: CompiledProgram, weights: Weights, cache: PagedCache, *, sizes: Sequence[int], texts: int, vocab: int,
         dtype: DType, device: Any, threads: int | None, further: Callable[[Sequence[str]], tuple[CompiledProgram, Weights]],
+        store: Store | None = None,
     ) -> None:  # fmt: skip
         self.cache, self.sizes, self.texts = cache, tuple(sizes), texts
-        self._device, self._threads, self._further = device, threads, further
+        self._device, self._threads, self._further, self._store = device, threads, further, store
         self.executors: dict[str, Executor] = {}
         self._open(DECODE, program, weights)
         self.token = np.zeros(texts, np.int64)
@@ -49,7 +51,8 @@ class BatchSteps:
             entry = entry_name(kind, size)
             states = None if first is None else first.states
             executor = Executor(
-                program, self._device, threads=self._threads, entry=entry, contexts=1, states=states, policy=SETTLED
+                program, self._device, threads=self._threads, entry=entry, contexts=1, states=states, policy=SETTLED,
+                store=self._store,
             )  # fmt: skip
             executor.bind(weights)
             self.executors[entry], first = executor, first or executor

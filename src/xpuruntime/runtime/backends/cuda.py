@@ -10,8 +10,6 @@ Memory comes from a stream-ordered pool. ``memory()`` returns its statistics, an
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import re
 import sys
 from collections import deque
@@ -23,9 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ... import _core
-from ...errors import BuildError, DeviceUnavailable, OutOfMemory, RunError, StoreError
+from ...errors import BuildError, DeviceUnavailable, OutOfMemory, RunError
 from ...program.program import Binary, CompiledProgram, ExecutionPlan
-from ...storage.store import Store, digest
 from ...targets import DeviceId
 from ...types import DType, TensorSpec
 from ..device import search
@@ -54,27 +51,6 @@ class ForeignBlock:
         """Do nothing: the owner's allocator tracks its own streams."""
 
 
-_PLANS = "vendor-plan"
-"""Kind of the store's entries that hold a plan of cuDNN."""
-
-
-def _stored_plan(key: str) -> bytes:
-    """Return the compiled plan of a vendor's library from the store; empty if it is not there."""
-    return Store().get(_PLANS, digest({"plan": key})) or b""
-
-
-def _store_plan(key: str, plan: bytes) -> None:
-    """Store a compiled plan. A store that cannot be written is ignored."""
-    with contextlib.suppress(StoreError):
-        Store().put(_PLANS, {"plan": key}, plan)
-
-
-@functools.cache
-def keep_plans() -> None:
-    """Let the core keep plans in the store. The first device that is opened does it."""
-    _core.set_plan_store(_stored_plan, _store_plan)
-
-
 class CudaBackend(RuntimeBackend):
     """Runs plans whose target is ``cuda:sm_...``.
 
@@ -85,7 +61,6 @@ class CudaBackend(RuntimeBackend):
     stages = True
 
     def __init__(self, index: int = 0) -> None:
-        keep_plans()
         core = _core.cuda_backend(index, search("cuda"))
         if isinstance(core, _core.Status):
             raise DeviceUnavailable(

@@ -24,8 +24,10 @@ from ..device import open_library
 from ..memory.arrays import trust_arrays
 from .control import Bodies, control_call
 from .host_kernels import enable as enable_host_kernels
+from .plan_stores import plan_store
 
 if TYPE_CHECKING:
+    from ...storage.store import Store
     from ..backends.base import RuntimeBackend
 
 __all__ = ["Bound", "bind_plan"]
@@ -57,11 +59,13 @@ def bind_plan(
     bodies: Bodies,
     communicator: int = 0,
     arenas: _core.ArenaPool | None = None,
+    store: Store | None = None,
 ) -> Bound:
     """Build the core's executor for a plan. Raises BuildError if code cannot be loaded, FormatError for an inconsistent plan.
 
     bodies: executors of branches and loops, to which the plan's are added. communicator: the core's number of the one that collectives use; 0
-    without one. arenas: where runs take memory; None: from memory of their own.
+    without one. arenas: where runs take memory; None: from memory of their own. store: keeps plans that libraries compile; None: that of
+    ``XPU_CACHE_DIR``.
     """
     who = f"program {program.name!r}"
     buffers = {b.name: b for b in plan.buffers}
@@ -123,6 +127,8 @@ def bind_plan(
             core_plan.add_output_copy(location(name), i, buffers[name].size_bytes)
     except (KeyError, IndexError) as error:
         raise FormatError(who, "names a buffer or a binary that it does not have", got=error) from error
+    if backend.stages and (kept_in := plan_store(store)) is not None:
+        core_plan.keep_plans_in(kept_in)
     trust_arrays()
     io_specs = [(s.dtype.numpy, s.shape) for s in (*entry.inputs, *entry.outputs)]
     driver = backend.core(program, plan, threads)

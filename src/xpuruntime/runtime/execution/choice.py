@@ -14,6 +14,7 @@ from .binding import Bound, bind_plan
 from .control import Bodies
 
 if TYPE_CHECKING:
+    from ...storage.store import Store
     from ..backends.base import RuntimeBackend
 
 __all__ = ["choose_plan", "first_bound"]
@@ -67,6 +68,7 @@ def first_bound(
     bodies: Bodies,
     communicator: int = 0,
     arenas: _core.ArenaPool | None = None,
+    store: Store | None = None,
 ) -> tuple[ExecutionPlan, Decision, Bound]:
     """Bind the first alternative that runs on this machine and whose calls no library refuses. Raises UnavailableError, KernelRefused,
     BuildError.
@@ -75,7 +77,9 @@ def first_bound(
     while True:
         plan, decision = choose_plan(program, entry, backend, refused)
         try:
-            bound = bind_plan(program, entry, plan, backend, threads, contexts, bodies, communicator, arenas)
+            bound = bind_plan(
+                program, entry, plan, backend, threads, contexts, bodies, communicator, arenas, store
+            )
         except KernelRefused as error:
             refused[next(i for i, p in enumerate(entry.plans) if p is plan)] = str(error.got)
             try:

@@ -20,6 +20,7 @@ from ... import _core, env
 from ...arguments import check_argument, check_count
 from ...errors import InputError, OutOfMemory, RunError
 from ...program.program import CompiledProgram, EntryPoint
+from ...storage.store import Store
 from ...targets import DeviceId
 from ...types import TensorSpec
 from ..device import cpu, open_library
@@ -58,6 +59,7 @@ class Executor:
     borrows_arena: runs on tensors take the memory of intermediate values from the tensors' library, and keep none between runs. The
               library must reuse memory in the order of the stream, as PyTorch does.
     arenas:   ``arena_pool()`` of the backend, to share the memory of runs with other executors. Branches and loops have their own.
+    store:    keeps the plans that cuDNN compiles. Default: that of ``XPU_CACHE_DIR``, unless the policy has ``caching: false``.
     policy:   takes precedence over ``with_policy`` and the environment. A demand that the program was not compiled for is an error
               (``docs/reference/policy-support.md``).
 
@@ -79,6 +81,7 @@ class Executor:
         borrows_arena: bool = False,
         communicator: Communicator | None = None,
         arenas: _core.ArenaPool | None = None,
+        store: Store | None = None,
     ) -> None:
         who = "Executor"
         do = "Give compile(graph), or CompiledProgram.load(path)."
@@ -93,6 +96,9 @@ class Executor:
         self.entry: EntryPoint = program.entry(entry)
         demands = demands_around(policy)
         self.backend = device_for(device, program, self.entry, demands)
+        if store is None and demands is not None and demands.policy.execution.caching is False:
+            store = Store(mode="off")
+        self.store = store
         cores = cpu().usable_cores
         self.threads = threads or env.get_int("XPU_NUM_THREADS") or cores
         self._who = f"executor of {program.name!r}"
@@ -110,6 +116,7 @@ class Executor:
                 policy=SETTLED,
                 bodies=all_bodies,
                 communicator=communicator,
+                store=store,
             )
 
         everything = Bodies(body) if bodies is None else bodies
@@ -122,6 +129,7 @@ class Executor:
             everything,
             0 if communicator is None else communicator.id,
             arenas,
+            store,
         )
         # The executor of a body does not own the others: the core would keep all of them alive.
         self._bodies = everything.executors if bodies is None else {}
@@ -330,6 +338,7 @@ class Executor:
             entry=self.entry.name,
             policy=SETTLED,
             communicator=self._communicator,
+            store=self.store,
         )
         twin.bind(self._weights)
         return twin

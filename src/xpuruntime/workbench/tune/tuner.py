@@ -266,6 +266,7 @@ class _TunableModel:
             bucket.request.device,
             bucket.executor.threads,
             bucket.feeds,
+            bucket.request.store,
         )
         self.placements: Placements | None = None
 

@@ -140,7 +140,7 @@ class CudnnLibrary final : public StreamLibrary {
         }
     };
 
-    // The plan of a call; equal calls share one.
+    // The plan of a call; equal calls share one, whose stores each keep it.
     static Result<std::shared_ptr<const CudnnPlan>> plan_of(const CudnnApi& f, CudnnShared& shared,
                                                             const KernelCall& call,
                                                             const CudnnOperation& operation,
@@ -158,7 +158,17 @@ class CudnnLibrary final : public StreamLibrary {
         {
             std::unique_lock<std::mutex> lock(shared.mutex);
             shared.built.wait(lock, [&] { return shared.building.count(text) == 0; });
-            if (auto cached = shared.plans[text].lock()) return cached;
+            CudnnShared::Entry& entry = shared.plans[text];
+            if (auto cached = entry.plan.lock()) {
+                const PlanStore* const store = call.plan_store.get();
+                const bool is_kept = store == nullptr || !entry.stores.insert(store->name).second;
+                // The lock is held: a thread that runs the plan holds it, too.
+                const std::string kept = is_kept ? "" : cached->text();
+                lock.unlock();
+                if (!kept.empty() && entry_of(*store, origin + text).empty())
+                    store->put(origin + text, head_of(origin + text) + kept);
+                return cached;
+            }
             if (shared.idle.empty()) {
                 XPURT_ASSIGN_OR_RETURN(turn.handle, new_handle(f));
             } else {
@@ -170,13 +180,24 @@ class CudnnLibrary final : public StreamLibrary {
         auto plan = new_plan(f, turn.handle, call, operation, alignment, origin + text);
         if (!plan.status.ok()) return plan;
         const std::lock_guard<std::mutex> lock(shared.mutex);
-        shared.plans[text] = plan.value;
+        CudnnShared::Entry& entry = shared.plans[text];
+        entry.plan = plan.value;
+        entry.stores.clear();
+        if (call.plan_store) entry.stores.insert(call.plan_store->name);
         shared.recent.push_back(plan.value);
         if (shared.recent.size() > CudnnShared::max_recent) shared.recent.pop_front();
         return plan;
     }
 
-    // Restore a plan from the store, or build one and store it.
+    // The first line of an entry names its key, so that no other plan is taken for it.
+    static std::string head_of(const std::string& key) { return key + "\n"; }
+    // The plan of a key in a store; "" without one.
+    static std::string entry_of(const PlanStore& store, const std::string& key) {
+        const std::string entry = store.get(key), head = head_of(key);
+        return entry.compare(0, head.size(), head) == 0 ? entry.substr(head.size()) : "";
+    }
+
+    // Restore a plan from the call's store, or build one and store it.
     static Result<std::shared_ptr<const CudnnPlan>> new_plan(const CudnnApi& f, dnn::Handle handle,
                                                              const KernelCall& call,
                                                              const CudnnOperation& operation,
@@ -187,14 +208,14 @@ class CudnnLibrary final : public StreamLibrary {
             operation.build(graph, call, f.cudnnGetVersion());
             return graph;
         };
-        const PlanStore store = plan_store();
-        const std::string head = key + "\n";  // an entry names its key, so that no other plan is taken for it
-        if (const std::string entry = store.get ? store.get(key) : "";
-            entry.compare(0, head.size(), head) == 0)
-            if (auto restored = CudnnPlan::restore(built(), call, entry.substr(head.size()))) return restored;
+        const PlanStore* const store = call.plan_store.get();
+        if (store != nullptr)
+            if (const std::string kept = entry_of(*store, key); !kept.empty())
+                if (auto restored = CudnnPlan::restore(built(), call, kept)) return restored;
         auto plan = CudnnPlan::choose(built(), call, operation.what);
-        if (plan.status.ok() && store.put)
-            if (const std::string text = plan.value->text(); !text.empty()) store.put(key, head + text);
+        if (plan.status.ok() && store != nullptr)
+            if (const std::string text = plan.value->text(); !text.empty())
+                store->put(key, head_of(key) + text);
         return plan;
     }
 

@@ -99,10 +99,14 @@ class CudnnPlan;
 // takes 0.4 s.
 struct CudnnShared {
     static constexpr size_t max_recent = 128;
+    struct Entry {
+        std::weak_ptr<const CudnnPlan> plan;
+        std::unordered_set<std::string> stores;  // names of those that were given the plan or have it
+    };
     std::mutex mutex;
     dnn::Handle handle = nullptr;
     std::vector<dnn::Handle> idle;  // of threads that have built their plans
-    std::unordered_map<std::string, std::weak_ptr<const CudnnPlan>> plans;
+    std::unordered_map<std::string, Entry> plans;
     std::unordered_set<std::string> building;
     std::condition_variable built;
     std::deque<std::shared_ptr<const CudnnPlan>> recent;

@@ -39,9 +39,6 @@ const Functions* load_api(Library& library, Status* reason) {
     return filled = new Functions(library);
 }
 
-// The store that set_plan_store() was given; its functions may be empty.
-PlanStore plan_store();
-
 inline int64_t int_option(const KernelCall& call, const char* name, int64_t otherwise = 0) {
     return option<int64_t>(call, name, otherwise);
 }
