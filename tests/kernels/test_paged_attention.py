@@ -23,6 +23,10 @@ CASES = (
     (4, 8, 2, 1, 64, 64, 40, 80, 16, {}),
     (3, 2, 1, 3, 16, 16, 5, 400, 3, {"window": 600}),
     (2, 4, 2, 1, 8, 8, 3, 3, 100, {"window": 7}),
+    (3, 6, 2, 2, 24, 24, 9, 5, 4, {"places": 20, "softcap": 2.0}),
+    (3, 4, 4, 1, 16, 24, 9, 6, 4, {"places": 7}),
+    (3, 4, 2, 1, 16, 16, 9, 5, 4, {"places": 13, "by_key": True, "window": 9}),
+    (2, 4, 1, 2, 16, 16, 40, 80, 16, {"places": 900}),
 )
 
 
@@ -51,6 +55,10 @@ def test_the_interpreter_computes_plain_attention_of_each_text(case: Any) -> Non
             x = k @ feeds["q"][b, h, t] * attrs.get("scale", d**-0.5)
             cap = attrs.get("softcap")
             x = cap * np.tanh(x / cap) if cap else x
+            if rows and "biases" in feeds:
+                keys = np.arange(first, at + 1)
+                index = keys if attrs.get("by_key") else at - keys
+                x = x + feeds["biases"][h, np.minimum(index, attrs["places"] - 1)]
             w = np.exp(x - x.max())
             want = w @ v / w.sum()
         np.testing.assert_allclose(y[b, h, t], want, rtol=1e-9, atol=1e-12)

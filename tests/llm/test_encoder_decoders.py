@@ -23,7 +23,6 @@ from xpuruntime.cli.app import app
 from xpuruntime.errors import BuildError, InputError, ModelError
 from xpuruntime.ir import interp
 from xpuruntime.llm import DecoderConfig, Generator, calibrated, decoder_graph, open_checkpoint
-from xpuruntime.llm.batching.generate import BatchGenerator
 from xpuruntime.llm.build import build_program, decoder_graphs, with_source
 from xpuruntime.llm.decoding.sources import first_tokens
 from xpuruntime.llm.decoding.texts import options_of
@@ -567,11 +566,6 @@ def test_every_field_that_changes_is_followed_or_refused(family: str) -> None:
     assert followed > 5
     related = "relative_attention_num_buckets"  # a multiple of 4 below twice the longest distance
     assert all(name in text or related in text for name, text in refusals), refusals
-
-
-def test_batches_of_many_texts_refuse_an_encoder() -> None:
-    with pytest.raises(BuildError, match="has an encoder, which batches do not support"):
-        BatchGenerator(reference("bart"), texts=2, capacity=32)
 
 
 def test_words_of_sources_are_refused_without_an_encoder() -> None:

@@ -16,7 +16,6 @@ from typer.testing import CliRunner
 from xpuruntime.cli.app import app
 from xpuruntime.errors import InputError, PolicyError
 from xpuruntime.llm import Generator, Sampling
-from xpuruntime.llm.batching.generate import BatchGenerator
 from xpuruntime.llm.decoding.answer import AnswerState
 from xpuruntime.llm.decoding.words import GenerationOptions
 from xpuruntime.llm.sampling import probabilities
@@ -298,20 +297,6 @@ def test_the_command_speculates(tmp_path: Path) -> None:
     one, two = (json.loads(r.stdout) for r in (plain, guessed))
     assert one["tokens"] == two["tokens"]
     assert int(two["receipt"]["evidence"]["verify_4"]["options"]["rounds"]) > 0
-
-
-def test_a_batch_generator_refuses_guesses(tmp_path: Path) -> None:
-    folder = write_checkpoint(tmp_path / "model")
-    policy = {"version": 1, "execution": {"engine_options": {"native": {"prompt_lookup_num_tokens": 4}}}}
-    with pytest.raises(
-        PolicyError, match="does not support these options of native; got prompt_lookup_num_tokens"
-    ):
-        BatchGenerator(folder, policy=policy)
-    with (
-        BatchGenerator(folder, texts=2, capacity=32) as batch,
-        pytest.raises(InputError, match="does not support speculative decoding"),
-    ):
-        batch.generate([[1, 2, 3]], max_new_tokens=2, prompt_lookup_num_tokens=3)
 
 
 def test_an_encoder_decoder_refuses_guesses() -> None:

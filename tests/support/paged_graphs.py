@@ -13,6 +13,7 @@ __all__ = ["graph_of", "paged"]
 
 
 def paged(case: Any, dtype: str = "float32", seed: int = 0) -> tuple[Graph, dict[str, Any]]:
+    """``places`` of the attributes: biases of a head."""
     batch, heads, kv, length, d, dv, blocks, listed, size, attrs = case
     rng = np.random.default_rng(seed)
     kind = np.dtype(getattr(ml_dtypes, dtype, dtype))
@@ -30,11 +31,13 @@ def paged(case: Any, dtype: str = "float32", seed: int = 0) -> tuple[Graph, dict
         "tables": tables,
         "positions": positions.astype(np.int64),
     }
+    if places := attrs.get("places"):
+        feeds["biases"] = rng.standard_normal((heads, places)).astype(np.float32)
     return graph_of(feeds, size, attrs), feeds
 
 
 def graph_of(feeds: dict[str, Any], block_size: int, attrs: dict[str, Any]) -> Graph:
-    b = GraphBuilder("paged")
+    b, attrs = GraphBuilder("paged"), {k: v for k, v in attrs.items() if k != "places"}
     names = [b.input(n, f"{a.dtype}[{', '.join(map(str, a.shape))}]") for n, a in feeds.items()]
     b.output("y", b.paged_attention(*names, block_size=block_size, **attrs))
     return b.build()

@@ -6,7 +6,6 @@ Texts of a batch are decoded together, one answer with guesses of its next token
 from __future__ import annotations
 
 import contextlib
-import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,13 +16,11 @@ import numpy as np
 
 from ..errors import InputError
 from ..faults import foreign
-from ..ir.interp.sampling import NO_TOKEN
 from ..protocols import Array
 from .answers import Completion, Piece, Source
 from .checkpoint.data import Checkpoint
-from .decoding.answer import AnswerState, checked_token
-from .decoding.beams import beam_search
-from .decoding.sources import source_rows
+from .decoding.answer import AnswerState
+from .decoding.beams import beam_limit, beam_search
 from .decoding.texts import AnswerTexts
 from .decoding.words import GenerationOptions
 from .speculation import Drafter, Drafts, PromptLookup, speculated
@@ -53,25 +50,15 @@ class AnswerLoop:
         draft_model: Callable[[Any], contextlib.AbstractContextManager[Drafter]],
     ) -> None:
         self.checkpoint, self.steps, self.capacity = checkpoint, steps, capacity
-        self.texts = AnswerTexts(checkpoint, capacity, self._most_likely)
+        self.texts = AnswerTexts(checkpoint, capacity, self._most_likely, speculation)
         self.drafts = Drafts()
-        self._speculation, self._draft_model = speculation, draft_model
+        self._draft_model = draft_model
         self._lock = threading.Lock()
         self._holder: int | None = None  # id of the thread that holds the lock
 
     def options(self, words: Mapping[str, Any]) -> GenerationOptions:
-        """Return the checked options of a call. A policy's speculation applies unless the call has its own, or searches by beams."""
-        options = self.texts.options(words)
-        if options.num_beams == 1 and not options.drafts:
-            options = replace(options, **self._speculation)
-        if options.drafts and self.steps.encoders:
-            who = f"language model {self.checkpoint.name}"
-            raise InputError(
-                who,
-                "is an encoder-decoder, which does not support speculative decoding",
-                do="Leave the speculation out.",
-            )
-        return options
+        """Return the checked options of a call. Raises InputError."""
+        return self.texts.options(words)
 
     def answers(
         self,
@@ -81,7 +68,8 @@ class AnswerLoop:
     ) -> list[Completion]:
         """Return the answers to texts, those of one text together. ``on_piece`` receives each piece of text."""
         if options.num_beams > 1:
-            return [c for text in texts for c in self._held(lambda t=text: self._beams(t, options))]  # type: ignore[misc]
+            several = [self.texts.states([text], options) for text in texts]
+            return [c for states in several for c in self._held(lambda s=states: self._beams(s, options))]  # type: ignore[misc]
         states, size = self.texts.states(texts, options), 1 if options.drafts else self.steps.batch
         groups = [states[i : i + size] for i in range(0, len(states), size)]
         return [completion for group in groups for completion in self._together(group, on_piece)]
@@ -125,7 +113,7 @@ class AnswerLoop:
             if piece.finish:
                 ended[row] = time.perf_counter()
         return [
-            _completion(state, answer, first_token_time - start, end - first_token_time)
+            state.completion(answer, answer[-1].finish, first_token_time - start, end - first_token_time)
             for state, answer, end in zip(states, pieces, ended, strict=True)
         ]
 
@@ -152,16 +140,9 @@ class AnswerLoop:
         while True:
             for row in sorted(live):
                 state = states[row]
-                token = state.forced
-                if token is None:
-                    token = (
-                        checked_token(int(self.steps.token[row]))
-                        if selected
-                        else state.pick(self.steps.logits[row])
-                    )
-                if most_likely and not math.isfinite(self.steps.logits[row, token]):
-                    token = checked_token(NO_TOKEN)  # argmax returns a token even if logits are NaN
-                piece = state.accept(token, self.steps.logits[row])
+                logits = self.steps.logits[row] if most_likely or not selected else None
+                token = state.next_token(int(self.steps.token[row]) if selected else None, logits)
+                piece = state.accept(token, logits)
                 if piece.finish:
                     live.discard(row)
                 else:
@@ -182,45 +163,39 @@ class AnswerLoop:
         options = state.options
         if options.assistant_model is None:
             drafter: Drafter = PromptLookup(options.max_matching_ngram_size)
-            yield from speculated(self.steps, state, drafter, options.drafts, self.capacity, self.drafts)
+            yield from speculated(self.steps, state, drafter, options.drafts, self.drafts)
             return
         with self._draft_model(options.assistant_model) as drafter:
-            yield from speculated(self.steps, state, drafter, options.drafts, self.capacity, self.drafts)
+            yield from speculated(self.steps, state, drafter, options.drafts, self.drafts)
 
-    def _beams(self, text: Source, options: GenerationOptions) -> Iterator[Completion]:
-        """Yield the best answers of a beam search."""
-        prompt, source = self.texts.begun(text, options)
+    def _beams(self, states: list[AnswerState], options: GenerationOptions) -> Iterator[Completion]:
+        """Yield the best answers of a beam search. ``states``: those of the answers to one text."""
+        prompt, source = states[0].prompt, states[0].source
         who, beams = f"language model {self.checkpoint.name}", options.num_beams
         if beams > self.steps.batch:
             do = f"Open the model with batch={beams} or more."
             raise InputError(
                 who, f"decodes {self.steps.batch} texts together, fewer than num_beams", got=beams, do=do
             )
-        limit = min(options.limit(len(prompt)), self.capacity - len(prompt) + 1)
         start = first_token_time = time.perf_counter()
         if source is not None:
             self.steps.encode([source] * beams)
         logits = self.steps.read([prompt] * beams)
         first_token_time = time.perf_counter()
-        position = len(prompt) - 1
-
-        def advance(rows: list[int], tokens: list[int]) -> Array:
-            nonlocal position
-            position += 1
-            self.steps.reorder(rows)
-            return self.steps.step(tokens, [position] * beams)
-
-        answers = beam_search(prompt, options, limit, logits, advance)[: options.samples]
+        search = beam_search(prompt, options, beam_limit(options, len(prompt), self.capacity), logits)
+        position, best = len(prompt) - 1, []
+        try:
+            rows, tokens = next(search)
+            while True:
+                position += 1
+                self.steps.reorder(rows)
+                rows, tokens = search.send(self.steps.step(tokens, [position] * beams))
+        except StopIteration as end:
+            best = end.value
         seconds = (first_token_time - start, time.perf_counter() - first_token_time)
-        codec = self.checkpoint.text
-        rows = len(prompt) if source is None else source_rows(source)
-        for answer in answers:
-            stopped = bool(answer.tokens) and answer.tokens[-1] in options.stop_tokens
-            tokens = answer.tokens[:-1] if stopped else answer.tokens
-            full = len(answer.tokens) == limit < options.limit(len(prompt))
-            finish = "stop" if stopped else "capacity" if full else "length"
-            shown = "" if codec is None else codec.decode(tokens)
-            yield Completion(tokens, shown, rows, finish, *seconds, score=answer.score)
+        for state, beam in zip(states, best, strict=False):
+            pieces = [state.accept(token) for token in beam.tokens]
+            yield replace(state.completion(pieces, pieces[-1].finish, *seconds), score=beam.score)
 
     def _most_likely(self, source: Source, start: int, tokens: Sequence[int]) -> int:
         """Return the most likely of some tokens after a source and a first token."""
@@ -231,13 +206,3 @@ class AnswerLoop:
 
         (logits,) = self._held(read)
         return tokens[int(np.argmax(logits))]
-
-
-def _completion(state: AnswerState, pieces: Sequence[Piece], prefill_s: float, decode_s: float) -> Completion:
-    """Return the answer of a text whose generation has ended. A stop token is no part of it."""
-    stopped = state.tokens[-1] in state.options.stop_tokens
-    count = len(state.tokens) - stopped
-    logprobs = tuple(p.logprob for p in pieces[:count] if p.logprob is not None)
-    text, finish = "".join(p.text for p in pieces), pieces[-1].finish
-    rows = len(state.prompt) if state.source is None else source_rows(state.source)
-    return Completion(tuple(state.tokens[:count]), text, rows, finish, prefill_s, decode_s, logprobs)

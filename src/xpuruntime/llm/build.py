@@ -22,6 +22,7 @@ from .encoder import encoder_graph
 __all__ = [
     "BUCKETS",
     "DECODE",
+    "ENCODE",
     "FUSIONS",
     "SAMPLE",
     "VERIFY",
@@ -30,6 +31,7 @@ __all__ = [
     "check_capacity",
     "decoder_graphs",
     "encode_name",
+    "encoder_lengths",
     "entry_graph",
     "entry_lengths",
     "phase_of",
@@ -145,11 +147,11 @@ def entry_lengths(
     if config.encoder is None:
         return {DECODE: 1, **{prefill_name(n): n for n in lengths}}
     # The prompts of the decoder have few tokens.
-    encoders = {encode_name(n): n for n in _encoder_lengths(config.encoder, buckets)}
+    encoders = {encode_name(n): n for n in encoder_lengths(config.encoder, buckets)}
     return {DECODE: 1, prefill_name(lengths[0]): lengths[0], **encoders}
 
 
-def _encoder_lengths(encoder: DecoderConfig, buckets: Sequence[int]) -> list[int]:
+def encoder_lengths(encoder: DecoderConfig, buckets: Sequence[int]) -> list[int]:
     """Return the lengths that the encoder is compiled for: those of prefill, and its capacity."""
     longest = encoder.max_positions
     return [longest] if encoder.features else sorted({*(b for b in buckets if b < longest), longest})

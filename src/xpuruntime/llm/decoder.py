@@ -29,6 +29,13 @@ fewer rows than there are samples. Two more inputs follow ``positions``:
 |---|---|---|
 | places | int64[batch] | row of the cache that each token is written to |
 | tables | int32[batch, blocks] | blocks of the text of each token, as for ``paged_attention`` |
+
+The states of an encoder's output are blocks, too, one for each source. Instead of ``source_lengths`` there are:
+
+| input | | |
+|---|---|---|
+| source_ends | int64[batch, 1] | last row of the source of each token; -1 without one |
+| source_tables | int32[batch, 1] | its block |
 """
 
 from __future__ import annotations
@@ -134,7 +141,10 @@ class GraphWriter:
         b, c, n, s = self.b, self.c, self.batch, self.length
         tokens = b.input("tokens", f"int64[{n}, {s}]")
         self.positions = b.input("positions", f"int64[{n}, {s}]")
-        if c.encoder is not None:
+        if c.encoder is not None and self.paged:
+            self.source_ends = b.input("source_ends", f"int64[{n}, 1]")
+            self.source_tables = b.input("source_tables", f"int32[{n}, 1]")
+        elif c.encoder is not None:
             self.source_mask = self.lengths_mask(
                 b.input("source_lengths", f"int64[{n}]"), c.encoder.max_positions
             )
@@ -144,6 +154,7 @@ class GraphWriter:
         if self.paged:
             self.places = b.input("places", f"int64[{n}]")
             self.table = b.input("tables", f"int32[{n}, {self.paged.listed}]")
+            self.biases = [self.paged_biases()] if c.slopes or c.buckets else []
         else:
             for window in c.windows:
                 self.mask(window)
@@ -248,6 +259,23 @@ class GraphWriter:
                 seen = b.where(seen, biases, -math.inf, name="mask_bias")
             self.masks[window] = seen
         return self.masks[window]
+
+    @property
+    def biased_by_key(self) -> bool:
+        """Return True if the biases of scores depend on a key's position, not on its distance."""
+        return self.c.row.alibi is not None and self.c.row.alibi.rounded
+
+    def paged_biases(self) -> str:
+        """Return the biases of scores by distance or by key, float32[heads, places], as ``paged_attention`` takes them."""
+        b, c = self.b, self.c
+        places = self.capacity if c.buckets is None else c.buckets.longest + 1
+        each = b.view(b.arange(end=places, dtype=DType.INT64), size=[1, places])
+        zero = b.constant(np.zeros((1, 1), np.int64), name="zero")
+        pair = (each, zero) if self.biased_by_key else (zero, each)
+        biases = self.learned_biases(*pair) if c.buckets else self.alibi(*pair)
+        if b.spec(biases).dtype is not DType.FLOAT32:
+            biases = b.cast(biases, dtype=DType.FLOAT32)
+        return str(b.view(biases, size=[c.heads, places]))
 
     def lengths_mask(self, lengths: str, capacity: int) -> str:
         """Return which of ``capacity`` keys each text has: the first ones."""
@@ -354,14 +382,22 @@ class GraphWriter:
         y = self.part_norm(i, "cross_norm", x)
         q = self.heads(i, "cross_q", self.linear(i, "cross_q", y), c.heads)
         caches = [self.source_state(name, i, self.batch) for name in SOURCE]
-        y = self.merged(str(b.attention(q, *caches, self.source_mask, scale=c.scale)))
+        if self.paged:
+            places, size = (self.source_tables, self.source_ends), c.encoder.max_positions
+            y = b.paged_attention(q, *caches, *places, block_size=size, scale=c.scale)
+        else:
+            y = b.attention(q, *caches, self.source_mask, scale=c.scale)
+        y = self.merged(str(y))
         return self.part_norm(i, "cross_sum_norm", b.add(x, self.linear(i, "cross_o", y)))
 
     def source_state(self, name: str, i: int, texts: int) -> str:
         """Return the state of a layer's keys or values of the encoder's output."""
         c = self.c
         assert c.encoder is not None
-        size = f"[{texts}, {c.kv_heads}, {c.encoder.max_positions}, {c.head_dim}]"
+        longest = c.encoder.max_positions
+        size = f"[{texts}, {c.kv_heads}, {longest}, {c.head_dim}]"
+        if self.paged:
+            size = f"[{self.paged.sources * longest}, {c.kv_heads}, {c.head_dim}]"
         return str(self.b.state(f"{name}.{i}", f"{self.dtype.value}{size}"))
 
     def attended(self, i: int, q: str, keys: str, values: str) -> str:
@@ -370,8 +406,8 @@ class GraphWriter:
         if self.paged:
             return str(
                 self.b.paged_attention(
-                    q, keys, values, self.table, self.positions, block_size=self.paged.block_size,
-                    window=self.window(c.windows[i]), scale=c.scale, softcap=c.attention_softcap,
+                    q, keys, values, self.table, self.positions, *self.biases, block_size=self.paged.block_size,
+                    window=self.window(c.windows[i]), scale=c.scale, softcap=c.attention_softcap, by_key=self.biased_by_key,
                 )
             )  # fmt: skip
         mask = self.mask(c.windows[i])

@@ -15,42 +15,31 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, overload
 
-from ..arguments import MAX_THREADS, check_argument, check_count, check_flag, check_several
-from ..compiler.resolve import resolve_target
+from ..arguments import check_argument, check_count, check_flag, check_several
 from ..errors import InputError, PolicyError
 from ..faults import contained
 from ..inference.native.executor_evidence import Observations
-from ..inference.native.targets import own_target
-from ..kernels.catalogue import kernels_of
-from ..policies.entrances import demanded
-from ..policies.vocabulary import WEIGHT_KERNELS
-from ..printable import logger
 from ..profiler.receipt import Receipt
 from ..program.plan import Plan
 from ..program.program import CompiledProgram
 from ..progress import shown
 from ..protocols import Array
-from ..storage.store import Store
-from ..targets import DeviceId
 from ..types import DType
 from .answer_loop import AnswerLoop
 from .answers import Completion, Piece, Prompt
-from .build import BUCKETS, cache_words, entry_lengths, with_source
-from .checkpoint.data import Checkpoint
+from .build import BUCKETS, cache_words, entry_lengths
 from .checkpoint.reader import open_checkpoint
 from .decoding.words import speculation_of
+from .opening import check_opening, opened_checkpoint, opening_request
 from .parallel.opening import RankWeights, open_steps, rank_devices, shards_of, tensor_ranks
 from .programs import DecoderPrograms
 from .report import plan_of, receipt_of
-from .resolve import computed_in, device_for
 from .speculation import DraftModel, Drafts
 
 __all__ = ["Completion", "Generator", "Piece", "Prompt", "generate"]
 
-_log = logger("xpuruntime.session")
 _MAX_BATCH = 1 << 16
 
 
@@ -91,51 +80,37 @@ class Generator:
         on_progress: Callable[[str], object] | None = None,
         source_capacity: int | None = None,
     ) -> None:
-        if on_progress is not None:
-            check_argument(
-                "Generator", "on_progress", on_progress, Callable, "a function", "Give a function of text."
-            )
         batch = check_count("Generator", "batch", batch, 1, _MAX_BATCH)
-        if threads is not None:
-            threads = check_count("Generator", "threads", threads, 1, MAX_THREADS)
-        self.checkpoint = _sized(open_checkpoint(model), source_capacity)
+        threads = check_opening("Generator", threads, on_progress)
+        self.checkpoint = opened_checkpoint(model, source_capacity)
         self.config = config = self.checkpoint.config
-        self.request = demands = demanded("Generator", {}, policy)
-        self.arguments = {k: str(v) for k, v in (("target", device), ("precision", dtype)) if v is not None}
-        execution = demands.policy.execution
+        opened = opening_request(
+            "Generator", self.checkpoint, dtype=dtype, policy=policy, device=device, target=target
+        )
+        self.request, self.arguments, self.notes = opened.request, opened.arguments, opened.notes
+        self.dtype, self.device, target = opened.dtype, opened.device, opened.target
+        execution = opened.request.policy.execution
         speculation = speculation_of(execution.options_for("native"))
-        notes: list[str] = []
-        device = device_for(device, target, demands, notes)
-        self.dtype, demands = computed_in(dtype, config.dtype, demands, notes)
-        if batch != 1 and demands.policy.kernel.demands_batch_invariance():
+        if batch != 1 and opened.demands.policy.kernel.demands_batch_invariance():
             do = "Open the model as a BatchGenerator, or with batch=1."
             raise PolicyError("Generator", "does not support batch_invariant with a batch", got=batch, do=do)
-        if config.experts is not None and (stored := demands.policy.kernel.stored_weights()):
-            kind = resolve_target(own_target(DeviceId.parse(device)) if target is None else target).kind
-            if f"matmul/{WEIGHT_KERNELS[stored]}" not in {k.name for k in kernels_of("expert_linear", kind)}:
-                notes.append(
-                    f"weights: {stored} does not apply to the matrices of experts on {kind}, which keep their type"
-                )
-        if notes:
-            _log.warning("Generator: %s", "; ".join(notes))
         self.capacity = min(config.max_positions, 2048) if capacity is None else capacity
         entries = list(
             entry_lengths(
                 config, capacity=self.capacity, batch=batch, buckets=buckets, name=self.checkpoint.name
             )
         )
-        self.devices = rank_devices(device, tensor_ranks(execution))
-        target = own_target(DeviceId.parse(device)) if target is None else target
+        self.devices = rank_devices(self.device, tensor_ranks(execution))
         shards = shards_of(self.checkpoint, self.devices)
-        store = Store(cache_dir, mode="" if execution.caching is not False else "off")
+        store = opened.store(cache_dir)
         self.programs = DecoderPrograms(
             shards[0],
             sizes={"capacity": self.capacity, "batch": batch, "dtype": self.dtype, **cache_words(execution)},
             target=target,
-            demands=demands,
+            demands=opened.demands,
             store=store,
         )
-        self.device, self.notes, self.observations = device, tuple(notes), Observations()
+        self.observations = Observations()
         options = {
             "batch": batch,
             "vocab": config.vocab,
@@ -365,12 +340,6 @@ class Generator:
 def _known_by(source: Any) -> Any:
     """Return what a draft model is remembered by: its path, or the module itself."""
     return str(source) if isinstance(source, str | os.PathLike) else id(source)
-
-
-def _sized(checkpoint: Checkpoint, source_capacity: int | None) -> Checkpoint:
-    """Return the checkpoint for sources of up to this length. Raises BuildError."""
-    config = with_source(checkpoint.config, source_capacity, f"language model {checkpoint.name}")
-    return replace(checkpoint, config=config)
 
 
 def _is_batch(prompt: Prompt | Sequence[Prompt]) -> bool:

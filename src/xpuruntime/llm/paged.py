@@ -15,11 +15,13 @@ class PagedCache:
     blocks:     number of blocks, including block 0.
     block_size: tokens per block.
     capacity:   maximum tokens of a text.
+    sources:    sources of an encoder-decoder whose keys and values are kept, each in a block of the source capacity.
     """
 
     blocks: int
     block_size: int
     capacity: int
+    sources: int = 0
 
     @property
     def rows(self) -> int:

@@ -1,4 +1,4 @@
-"""Plan and receipt of a Generator, in the form of a session's: a region for each entry point that is open.
+"""Plan and receipt of a language model, in the form of a session's: a region for each entry point that is open.
 
 A region has the name of its entry point (``decode``, ``sample``, ``prefill_128``). Nodes are those that its calls compute; their names begin
 with the region's, because entry points compute nodes of the same names.
@@ -8,31 +8,74 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from .. import __version__
 from ..decisions import Candidate, Decision, Reason
-from ..inference.native.executor_evidence import evidence_of
+from ..inference.native.executor_evidence import Observations, evidence_of
 from ..inference.selection.request import demanded_fields
+from ..policies import Resolved
 from ..profiler.receipt import Receipt
 from ..program.node_kernels import kernels_by_node
 from ..program.plan import Plan, PlanNode, Region
+from ..program.program import CompiledProgram
 from ..protocols import Evidence
 from ..runtime import Executor
 from ..targets import DeviceId
 from ..types import DType
 from .build import VERIFY, phase_of
-from .checkpoint.data import UNQUANTIZED
+from .checkpoint.config import DecoderConfig
+from .checkpoint.data import UNQUANTIZED, Checkpoint
+from .programs import DecoderPrograms
+from .speculation import Drafts
 
-if TYPE_CHECKING:
-    from .generate import Generator
-
-__all__ = ["plan_of", "receipt_of"]
+__all__ = ["DescribedModel", "DescribedSteps", "plan_of", "receipt_of"]
 
 
-def plan_of(model: Generator) -> Plan:
+class DescribedSteps(Protocol):
+    """The steps of an open model. last: inputs of the last run of each entry point."""
+
+    last: dict[str, list[Any]]
+
+    @property
+    def executors(self) -> tuple[Executor, ...]:
+        """Return the executors that are open, the first entry point's first."""
+        ...
+
+    def unit(self, entry: str) -> str:
+        """Return what one run of an entry point computes."""
+        ...
+
+
+class DescribedModel(Protocol):
+    """An open language model: what its plan and receipt are made of."""
+
+    checkpoint: Checkpoint
+    config: DecoderConfig
+    program: CompiledProgram
+    programs: DecoderPrograms
+    request: Resolved
+    arguments: dict[str, str]
+    notes: tuple[str, ...]
+    device: Any
+    devices: tuple[str, ...]
+    dtype: DType
+    observations: Observations
+
+    @property
+    def steps(self) -> DescribedSteps:
+        """Return the steps."""
+        ...
+
+    @property
+    def drafts(self) -> Drafts:
+        """Return the counts of speculative decoding."""
+        ...
+
+
+def plan_of(model: DescribedModel) -> Plan:
     """Return the plan."""
-    executors = _executors(model)
+    executors, first = _executors(model), model.steps.executors[0]
     return Plan(
         model={
             "name": model.checkpoint.name,
@@ -41,8 +84,8 @@ def plan_of(model: Generator) -> Plan:
             "family": model.config.family,
         },
         request=_request(model),
-        inputs=model.decode.entry.inputs,
-        outputs=model.decode.entry.outputs,
+        inputs=first.entry.inputs,
+        outputs=first.entry.outputs,
         regions=tuple(_region(model, entry, executor) for entry, executor in executors.items()),
         nodes=tuple(n for entry, executor in executors.items() for n in _nodes(entry, executor)),
         decisions=(*_own_decisions(model), *_kernel_decisions(model)),
@@ -50,7 +93,7 @@ def plan_of(model: Generator) -> Plan:
     )
 
 
-def receipt_of(model: Generator, *, times: bool) -> Receipt:
+def receipt_of(model: DescribedModel, *, times: bool) -> Receipt:
     """Return the receipt. ``times``: measure the calls of each entry point that ran, on its last inputs."""
     evidence = {
         entry: _evidence(model, entry, executor, times) for entry, executor in _executors(model).items()
@@ -59,16 +102,16 @@ def receipt_of(model: Generator, *, times: bool) -> Receipt:
     return Receipt.write(plan_of(model), evidence, runs)
 
 
-def _request(model: Generator) -> dict[str, Any]:
+def _request(model: DescribedModel) -> dict[str, Any]:
     """Return every demand with its origin. Arguments take precedence over the policy."""
     return demanded_fields(model.request) | {k: f"{v} (argument)" for k, v in model.arguments.items()}
 
 
-def _executors(model: Generator) -> dict[str, Executor]:
+def _executors(model: DescribedModel) -> dict[str, Executor]:
     return {e.entry.name: e for e in model.steps.executors}
 
 
-def _region(model: Generator, entry: str, executor: Executor) -> Region:
+def _region(model: DescribedModel, entry: str, executor: Executor) -> Region:
     return Region(
         id=entry,
         engine="native",
@@ -102,7 +145,7 @@ def _nodes(entry: str, executor: Executor) -> list[PlanNode]:
     ]
 
 
-def _own_decisions(model: Generator) -> list[Decision]:
+def _own_decisions(model: DescribedModel) -> list[Decision]:
     """Return the decisions on engine, precision, and the origin of each program."""
     name, execution = model.checkpoint.name, model.request.policy.execution
     device = str(DeviceId.parse(model.device))
@@ -146,7 +189,7 @@ def _own_decisions(model: Generator) -> list[Decision]:
     return [Decision("engine", name, engine), Decision("precision", name, precision), *programs]
 
 
-def _formats(model: Generator) -> list[Decision]:
+def _formats(model: DescribedModel) -> list[Decision]:
     """Return the decision on the formats of a GGUF file: for each, the number of weights that stay in their blocks, and of those that are read as floats."""
     name = model.checkpoint.name
     quantized = {n: f for n, f in model.checkpoint.formats.items() if f not in UNQUANTIZED}
@@ -163,7 +206,7 @@ def _formats(model: Generator) -> list[Decision]:
     return [Decision("stored weights", name, Candidate(chosen, code, ", ".join(texts), facts=facts))]
 
 
-def _kernel_decisions(model: Generator) -> list[Decision]:
+def _kernel_decisions(model: DescribedModel) -> list[Decision]:
     """Return the compiler's decisions. Their subjects begin with entry points."""
     decisions = []
     for entries, opened in model.programs.opened.items():
@@ -175,25 +218,24 @@ def _kernel_decisions(model: Generator) -> list[Decision]:
     return decisions
 
 
-def _evidence(model: Generator, entry: str, executor: Executor, times: bool) -> Evidence:
+def _evidence(model: DescribedModel, entry: str, executor: Executor, times: bool) -> Evidence:
     """Return the evidence of one entry point."""
     runs, calls = executor.counters["runs"], len(executor.plan.calls)
     # Ranks run together only: a run of one of them, to measure it, would wait for the others.
     arrays = model.steps.last.get(entry) if times and len(model.devices) == 1 else None
-    rows = {"prefill": "a chunk", "decode": "a token of each text", "sample": "a token of each text"}
-    unit = "several tokens of one text" if entry.startswith(VERIFY) else rows[phase_of(entry)]
-    notes = [f"{calls} calls for {unit}; {runs} runs"]
-    if entry.startswith(VERIFY):
+    notes = [f"{calls} calls for {model.steps.unit(entry)}; {runs} runs"]
+    checks = entry.startswith(VERIFY)
+    if checks:
         notes.append(model.drafts.text)
     if len(model.devices) > 1:
         notes.append(
             f"divided over {', '.join(model.devices)}, of which the first is shown; calls are not timed"
         )
     options = {"phase": phase_of(entry), "runs": str(runs), "calls": str(calls)}
-    if entry.startswith(VERIFY):
+    if checks:
         options |= {k: str(v) for k, v in asdict(model.drafts).items()}
     evidence = evidence_of(
-        executor, arrays, model.observations, source="this generator", notes=notes, options=options
+        executor, arrays, model.observations, source="this language model", notes=notes, options=options
     )
     named = tuple(replace(r, nodes=tuple(f"{entry}/{n}" for n in r.nodes)) for r in evidence.rows)
     return replace(evidence, rows=named)

@@ -8,18 +8,19 @@ runs of one token and of several round alike.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
+from ..protocols import Array
 from .answers import Piece
 from .decoding.answer import AnswerState
 from .sampling import pick
 from .steps import Steps
 
-__all__ = ["DraftModel", "Drafter", "Drafts", "PromptLookup", "speculated"]
+__all__ = ["DraftModel", "Drafter", "Drafts", "PromptLookup", "checked_drafts", "speculated"]
 
 
 class Drafter(Protocol):
@@ -116,28 +117,42 @@ class DraftModel:
         return drafts
 
 
+def checked_drafts(
+    state: AnswerState,
+    drafts: Sequence[int],
+    result: Callable[[int], tuple[int | None, Array | None]],
+    counts: Drafts,
+) -> Iterator[Piece]:
+    """Yield the pieces of the guesses that are accepted, and of the token after them. ``counts`` is updated.
+
+    result: returns the token that a run selected after so many guesses, if it did, and its logits, if it returned them.
+    """
+    for i in range(len(drafts) + 1):
+        selected, logits = result(i)
+        token = state.next_token(selected, logits)
+        piece = state.accept(token, logits)
+        accepted = i < len(drafts) and token == drafts[i]
+        counts.accepted += accepted
+        counts.tokens += 1
+        yield piece
+        if piece.finish or not accepted:
+            return
+
+
 def speculated(
-    steps: Steps, state: AnswerState, drafter: Drafter, most: int, capacity: int, counts: Drafts
+    steps: Steps, state: AnswerState, drafter: Drafter, most: int, counts: Drafts
 ) -> Iterator[Piece]:
     """Yield the pieces of one answer. ``most``: guesses per run. ``counts`` is updated."""
     rows = steps.read([state.prompt])[:1]
     drafts: list[int] = []
-    limit = state.options.limit(len(state.prompt))
     while True:
-        for i, row in enumerate(rows):
-            token = state.pick(row)
-            piece = state.accept(token, row)
-            accepted = i < len(drafts) and token == drafts[i]
-            counts.accepted += accepted
-            counts.tokens += 1
+        for piece in checked_drafts(state, drafts, lambda i, rows=rows: (None, rows[i]), counts):  # type: ignore[misc]
             yield piece
             if piece.finish:
                 return
-            if not accepted:
-                break
         position = len(state.prompt) + len(state.tokens) - 1  # of the last token, which no run has read
-        room = min(most, capacity - 1 - position, limit - len(state.tokens) - 1)
-        drafts = drafter.draft(state, room) if room > 0 else []
+        room = state.room(most)
+        drafts = drafter.draft(state, room) if room else []
         if drafts:
             counts.rounds += 1
             counts.drafted += len(drafts)

@@ -18,8 +18,9 @@ from ..runtime import Communicator, Executor, Weights
 from ..runtime.execution.demands import SETTLED
 from ..storage.store import Store
 from ..types import DType
-from .build import DECODE, SAMPLE, encode_name, prefill_name, verify_name
+from .build import DECODE, ENCODE, SAMPLE, VERIFY, encode_name, prefill_name, verify_name
 from .decoder import COUNTS, SOURCE
+from .decoding.sources import source_inputs, source_rows
 from .reorder import reorder_program
 
 __all__ = ["Further", "Steps"]
@@ -120,6 +121,11 @@ class Steps:
         """Return the executors that are open: that of decode, those of the prefill lengths, then those that were made when needed."""
         return tuple(self._opened.values())
 
+    def unit(self, entry: str) -> str:
+        """Return what one run of an entry point computes."""
+        units = {VERIFY: "several tokens of one text", ENCODE: "a source", "prefill": "a chunk"}
+        return units.get(entry.partition("_")[0], "a token of each text")
+
     def encode(self, sources: Sequence[Sequence[int] | Array]) -> list[Array]:
         """Encode a text, or frames of audio, [features, frames], for each text of the batch. Return the encoder's outputs, [length, hidden].
 
@@ -135,18 +141,11 @@ class Steps:
 
     def _encoded(self, source: Sequence[int] | Array, row: int) -> Array:
         """Encode one source for the text of a row."""
-        if isinstance(source, np.ndarray):
-            count, inputs = source.shape[1] // 2, source[None].astype(self.logits.dtype)
-        else:
-            count = len(source)
-        length = next(n for n in self.encoders if n >= count)
-        if not isinstance(source, np.ndarray):
-            inputs = np.zeros((1, length), np.int64)
-            inputs[0, :count] = source
+        length, *inputs = source_inputs(source, self.encoders, self.logits.dtype)
         executor = self.encoders[length]
         encoded = np.zeros((1, length, self._hidden(executor)), self.logits.dtype)
-        self._run(executor, [inputs, np.array([count], np.int64), np.array([row], np.int64)], [encoded])
-        return encoded[0, :count]
+        self._run(executor, [*inputs, np.array([row], np.int64)], [encoded])
+        return encoded[0, : source_rows(source)]
 
     @staticmethod
     def _hidden(executor: Executor) -> int:

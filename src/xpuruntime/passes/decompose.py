@@ -191,6 +191,14 @@ def _paged_attention(emit: Expansion) -> None:
     seen = emit("le", each, at)
     if window:
         seen = emit("logical_and", seen, emit("gt", each, emit("sub", at, window)))
+    if (biases := emit.input(5)) is not None:
+        heads, last = emit.spec(q).shape[1], emit.spec(biases).shape[1] - 1
+        index = emit("expand", each, size=(batch, 1, length, listed * size))
+        index = emit("clamp", index if attrs["by_key"] else emit("sub", at, each), 0, last)
+        flat = emit("view", index, size=(batch * length * listed * size,))
+        chosen = emit("index_select", biases, flat, dim=1)
+        chosen = emit("view", chosen, size=(heads, batch, length, listed * size))
+        seen = emit("where", seen, emit("permute", chosen, dims=(1, 0, 2, 3)), -math.inf)
     emit.last("attention", q, *caches, seen, scale=attrs["scale"], softcap=attrs["softcap"])
 
 

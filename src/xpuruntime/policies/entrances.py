@@ -197,7 +197,7 @@ ENTRANCES: Mapping[str, Mapping[str, FieldUse]] = MappingProxyType(
             "target": FieldUse("the device, if no argument names one", _kinds("cpu", "cuda", "auto"), "xpuruntime generates no code for it", "Use cpu or cuda:0."),
             "precision": FieldUse("the precision, if dtype= is not given"),
             "caching": FieldUse("use of the store"),
-            "engine_options": FieldUse("options of `native` select speculative decoding: `prompt_lookup_num_tokens`, `max_matching_ngram_size`, `assistant_model`, `num_assistant_tokens`; no effect for engines that are not used", _speculates, f"native's options at a Generator are {', '.join(SPECULATION)}", "Remove the others."),
+            "engine_options": FieldUse("options of `native` select speculative decoding: `prompt_lookup_num_tokens`, `max_matching_ngram_size`, `assistant_model`, `num_assistant_tokens`; no effect for engines that are not used; assistant_model is an error at a BatchGenerator", _speculates, f"native's options at a Generator are {', '.join(SPECULATION)}", "Remove the others."),
             "fixed_shapes": _refused("its sizes are arguments", "Pass batch=, capacity= and buckets=."),
             "parallel": FieldUse("the number of devices that the linear layers are divided over"),
             "kv_cache": FieldUse("the type that keys and values are stored in; fp8 is an error at a BatchGenerator"),

@@ -16,6 +16,8 @@ from xpuruntime.testing.emulation.launches import emulate
 
 CASES = {
     "one split": (3, 6, 2, 1, 32, 32, 12, 5, 4, {}),
+    "biases of distances": (3, 6, 2, 2, 24, 24, 9, 5, 4, {"places": 11, "softcap": 2.0}),
+    "biases of keys": (3, 4, 4, 1, 16, 24, 9, 6, 4, {"places": 24, "by_key": True, "window": 9}),
     "two queries, odd sizes": (2, 4, 4, 2, 33, 7, 9, 3, 5, {"softcap": 3.0}),
     "many heads of one key head": (2, 16, 1, 1, 24, 40, 6, 6, 16, {"scale": 0.2}),
     "several splits": (3, 4, 2, 1, 64, 64, 30, 20, 16, {}),

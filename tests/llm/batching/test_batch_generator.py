@@ -16,7 +16,7 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from xpuruntime.errors import BuildError, InputError, PolicyError, RunError
-from xpuruntime.llm import Generator, open_checkpoint
+from xpuruntime.llm import Generator
 from xpuruntime.llm.batching.generate import BatchGenerator
 from xpuruntime.testing.conformance.seeded.decoders import FAMILIES, prompt, reference
 
@@ -114,6 +114,38 @@ def test_several_answers_to_a_prompt(batch: BatchGenerator, alone: Generator) ->
     assert [a.tokens for a in got] == [w.tokens for w in want]
 
 
+def test_answers_of_one_prompt_are_read_as_they_come(batch: BatchGenerator, alone: Generator) -> None:
+    """They begin together, and share the blocks of their prompt."""
+    words, before = {"temperature": 1.0, "n": 3, "seed": 7, "max_new_tokens": 10}, batch.statistics()
+    answers = batch.submit_all([prompt(30)], **words)
+    pieces = [[p.token for p in answer] for answer in answers]
+    assert pieces == [list(c.tokens) for c in alone.generate(prompt(30), **words)]
+    assert len({tuple(p) for p in pieces}) == 3
+    assert batch.statistics().shared_tokens >= before.shared_tokens + 2 * 24
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"forced_eos_token_id": 11},
+        {"begin_suppress_tokens": list(range(0, 97, 2))},
+        {"forced_eos_token_id": 11, "repetition_penalty": 1.2},
+    ],
+)
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_forced_and_first_tokens(
+    batch: BatchGenerator, alone: Generator, words: dict[str, Any], temperature: float
+) -> None:
+    """Tokens that a step samples on the device are still forced at the end, and suppressed at the beginning."""
+    words = {**words, "temperature": temperature, "max_new_tokens": 6, "stops": [0]}
+    texts, seeds = prompts(5), [1, 2, 3, 4, 5]
+    got = [a.tokens for a in batch.generate(texts, seed=seeds, **words)]
+    assert got == [alone.generate(t, seed=s, **words).tokens for t, s in zip(texts, seeds, strict=True)]
+    for tokens in got:
+        assert "begin_suppress_tokens" not in words or tokens[0] % 2 == 1
+        assert "forced_eos_token_id" not in words or tokens[-1] == 11 or len(tokens) < 6
+
+
 def test_a_text_ends_at_the_capacity(batch: BatchGenerator, alone: Generator) -> None:
     text = prompt(50)
     want = alone.generate(text, max_new_tokens=100)
@@ -128,10 +160,6 @@ def test_every_family(family: str) -> None:
     """Windows, soft caps, latent attention, experts, learned positions: what a family has, it has over blocks, too."""
     model = reference(family)
     texts = prompts(5, 30)
-    if open_checkpoint(model).config.slopes:
-        with pytest.raises(BuildError, match="ALiBi"):
-            BatchGenerator(model, **SIZES)
-        return
     with Generator(model, capacity=48, buckets=(16,), device=DEVICE) as alone:
         want = [alone.generate(t, max_new_tokens=12).tokens for t in texts]
     with BatchGenerator(
@@ -364,9 +392,8 @@ def test_the_cache_in_bytes(model: Any) -> None:
         (prompt(65), {}, "capacity of 64 tokens"),
         ([], {}, "one token or more"),
         ([1000], {}, "takes tokens from 0"),
-        (prompt(5), {"num_beams": 2}, "beam search"),
-        (prompt(5), {"prompt_lookup_num_tokens": 3}, "speculative decoding"),
-        (prompt(5), {"n": 2, "temperature": 1.0}, "supports one answer"),
+        (prompt(5), {"num_beams": 5}, "fewer than num_beams"),
+        (prompt(5), {"n": 2, "temperature": 1.0}, "returns one answer"),
         (prompt(5), {"temprature": 1.0}, "unknown argument"),
     ],
 )
@@ -376,12 +403,6 @@ def test_prompts_that_do_not_fit_are_refused(
     with pytest.raises(InputError, match=message):
         batch.submit(text, **words)
     assert batch.pending == 0
-
-
-def test_a_policy_with_speculation_is_refused(model: Any) -> None:
-    options = {"engine_options": {"native": {"prompt_lookup_num_tokens": 4}}}
-    with pytest.raises(PolicyError, match="does not support these options of native"):
-        BatchGenerator(model, **SIZES, policy={"version": 1, "execution": options})
 
 
 def test_a_closed_batch_says_so(model: Any) -> None:
@@ -411,6 +432,8 @@ def bits(answer: Any) -> Any:
         ("deepseek_v2", "float32"),
         ("gemma3_text", "bfloat16"),
         ("gpt2", "float32"),
+        ("bloom", "bfloat16"),
+        ("mpt", "float32"),
     ],
 )
 @pytest.mark.sampled(1)
@@ -454,6 +477,35 @@ def test_a_generator_with_a_batch_refuses_the_demand(model: Any) -> None:
         Generator(model, capacity=32, buckets=(8,), batch=2, policy=INVARIANT)
 
 
+# ── opening, plan and receipt ──
+
+
+def test_progress_of_opening(model: Any, tmp_path: Path) -> None:
+    steps: list[str] = []
+    with BatchGenerator(model, **SIZES, cache_dir=tmp_path, on_progress=steps.append):
+        assert steps[0].startswith("compiling")
+        assert any(s.startswith("loading weights") for s in steps)
+    with pytest.raises(InputError, match="on_progress"):
+        BatchGenerator(model, **SIZES, on_progress=3)
+
+
+def test_plan_and_receipt_say_what_ran(model: Any, alone: Generator) -> None:
+    """One report for both: the choices of a batch are those of a Generator, and the runs are counted per size of a step."""
+    with BatchGenerator(model, **SIZES) as batch:
+        batch.generate(prompts(4), max_new_tokens=3)
+        batch.submit(prompt(3), temperature=1.0, max_new_tokens=2).result()
+        plan, receipt = batch.plan, batch.receipt()
+        runs = {r.id: int(receipt.evidence[r.id].options["runs"]) for r in plan.regions}
+        assert sum(runs.values()) == batch.statistics().steps
+        assert set(runs) == {f"{kind}_{n}" for kind in ("decode", "sample") for n in (1, 8, 16)}
+        assert any("paged_attention" in n.op for n in plan.nodes)
+        own = {d.question for d in alone.plan.decisions if not d.question.startswith("kernel")}
+        assert {d.question for d in plan.decisions} >= own >= {"engine", "precision", "program", "weights"}
+        ran = [e for name, e in receipt.evidence.items() if runs[name]]
+        assert all(row.time_us for e in ran for row in e.rows)
+        assert 2 <= len(ran) < len(runs)
+
+
 # ── programs ──
 
 
@@ -462,9 +514,9 @@ def test_a_second_start_compiles_nothing(model: Any, tmp_path: Path) -> None:
     answers, found = [], []
     for _ in range(2):
         with BatchGenerator(model, **SIZES, cache_dir=tmp_path) as batch:
-            assert not any(e.startswith("sample") for e in batch.steps.executors)
+            assert not any(e.entry.name.startswith("sample") for e in batch.steps.executors)
             answers.append(batch.submit(prompt(9), **words).result().tokens)
-            assert {e.partition("_")[0] for e in batch.steps.executors} == {"decode", "sample"}
+            assert {e.entry.name.partition("_")[0] for e in batch.steps.executors} == {"decode", "sample"}
             found.append([o.from_store for o in batch.programs.opened.values()])
     assert answers[0] == answers[1]
     assert found == [[False, False], [True, True]]
@@ -478,7 +530,7 @@ def test_weights_of_fewer_bits_keep_the_bits_of_answers(weights: str) -> None:
     policy = {"version": 1, "kernel": {"weights": weights, "batch_invariant": True}}
     words, texts = {"max_new_tokens": 8, "logprobs": 97}, prompts(16)
     with BatchGenerator(model, texts=16, capacity=64, block_size=8, policy=policy, device=DEVICE) as batch:
-        kernels = {c.kernel for e in batch.steps.executors.values() for c in e.plan.calls}
+        kernels = {c.kernel for e in batch.steps.executors for c in e.plan.calls}
         assert f"matmul/{weights}_weights" in kernels
         alone = [bits(batch.submit(t, **words).result()) for t in texts]
         assert [bits(a) for a in batch.generate(texts, **words)] == alone

@@ -4,9 +4,11 @@
 
 // The keys at positions first .. last - 1 of one text. P: as for attention_few, and block_size, blocks (of the cache).
 // work: queries [queries][wide_d], scores [block + L]. scratch: the start of the stage's scratch, for errors.
-template <class P, class I>
+// mask(score, query, position): with P::masked, the score plus a bias.
+template <class P, class I, class Mask>
 INLINE void attention_paged(const typename P::S *q, const typename P::S *k, const typename P::S *v, const I *table, typename P::T scale,
-                            int64_t first, int64_t last, typename P::T *state, typename P::T *work, void *scratch) {
+                            int64_t first, int64_t last, typename P::T *state, typename P::T *work, void *scratch,
+                            Mask mask) {
     typedef typename P::T T;
     T *q_scaled = work, *scores = q_scaled + P::queries * AttentionFew<P>::wide_d;
     attention_few_start<P>(q, scale, state, q_scaled, [](int64_t i) { return i * P::q_head; });
@@ -21,7 +23,7 @@ INLINE void attention_paged(const typename P::S *q, const typename P::S *k, cons
         keys = keys < P::block ? keys : P::block;
         keys = keys < last - at ? keys : last - at;
         attention_few_keys<P>(q_scaled, k + row * P::k_row, v + row * P::v_row, at, keys, state, scores, [](int64_t) { return (int64_t)0; },
-                              [](T score, int64_t, int64_t) { return score; });
+                              mask);
         at += keys;
     }
 }

@@ -40,11 +40,13 @@ def paged_attention(
     values: Array,
     tables: Array,
     positions: Array,
+    biases: Array | None = None,
     *,
     block_size: int,
     window: int,
     scale: float | None,
     softcap: float,
+    by_key: bool = False,
 ) -> Array:
     """Compute the attention of each text over the rows of both caches that its table names. Raises IndexError for a block out of range."""
     blocks, visible = keys.shape[0] // block_size, tables.shape[1] * block_size
@@ -64,8 +66,13 @@ def paged_attention(
             raise IndexError(f"block {outside[0]} is out of range for a cache of {blocks}")
         rows = (np.where(used, table, 0)[:, None] * block_size + np.arange(block_size)).ravel()
         k, v = (x[rows].swapaxes(0, 1)[None] for x in (keys, values))
+        mask = seen[None, None]
+        if biases is not None:
+            distances = places if by_key else at[:, None] - places
+            index = np.broadcast_to(np.clip(distances, 0, biases.shape[1] - 1), seen.shape)
+            mask = np.where(mask, biases[:, index][None], -np.inf)
         y[b] = attention(
-            q[b : b + 1], k, v, seen[None, None], causal=False, causal_offset=0, scale=scale, softcap=softcap
+            q[b : b + 1], k, v, mask, causal=False, causal_offset=0, scale=scale, softcap=softcap
         )
     return y
 

@@ -79,6 +79,10 @@ def _paged_attention(c: OpCall) -> TensorSpec:
         raise Mismatch("the block size must divide the rows of a cache", f"{size} for {rows} rows")
     if c["window"] < 0:
         raise Mismatch("the window must be 0 (none) or more", str(c["window"]))
+    if (biases := c.optional(5)) is not None:
+        if biases.dtype is not DType.FLOAT32 or biases.rank != 2 or biases.shape[1] == 0:
+            raise Mismatch("biases must be float32 [heads, places], with a place or more", f"{biases}")
+        same(biases.shape[0], heads, "the heads of biases and q")
     return TensorSpec((*q.shape[:3], values.shape[2]), one_dtype(q, keys, values))
 
 
@@ -121,12 +125,14 @@ ROWS: tuple[OpEntry, ...] = (
         meaning="gradients of attention_train's y; y and lse are its results. The mask has no gradient",
     ),
     op(
-        "paged_attention(q, keys, values, tables, positions; block_size: int, window: int = 0, scale: float? = none, softcap: float = 0.0) -> y",
+        "paged_attention(q, keys, values, tables, positions, biases?; block_size: int, window: int = 0, scale: float? = none, softcap: float = 0.0,"
+        " by_key: bool = false) -> y",
         "attention",
         _paged_attention,
         meaning="attention of texts whose keys and values are in blocks of one cache, [rows, kv heads, size]: position p of text b is row"
         " tables[b, p // block_size] * block_size + p % block_size. The query at positions[b, t] sees the positions up to its own, at most the"
-        " last window of them unless that is 0; a query at a negative position sees none and gives 0. Blocks that no query sees may have any entry",
+        " last window of them unless that is 0; a query at a negative position sees none and gives 0. Blocks that no query sees may have any entry."
+        " biases[h, i] is added to the score of head h for the key at distance i before the query, or with by_key at position i; beyond the last, the last one",
     ),
     op(
         "rope(x, cos, sin, positions?; interleaved: bool = false, size: int = 0) -> y",

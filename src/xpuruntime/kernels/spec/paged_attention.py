@@ -24,6 +24,7 @@ class PagedShape:
 
     group:  query heads per key head (GQA).
     blocks: blocks of the cache. listed: blocks of a table.
+    places: biases of a head, 0 without. by_key: they are those of keys, not of distances.
     """
 
     batch: int
@@ -45,12 +46,15 @@ class PagedShape:
     y: tuple[int, ...]
     tables: tuple[int, ...]
     positions: tuple[int, ...]
+    places: int
+    by_key: bool
+    biases: tuple[int, ...]
 
     @classmethod
     def of(cls, call: NodeCall) -> PagedShape:
         q, k, v, tables, positions = (call.tensor(i).spec for i in range(5))
         (batch, heads, length, d), (rows, kv_heads, dv) = sizes(q), sizes(v)
-        attrs = call.attrs
+        attrs, biases = call.attrs, call.optional(5)
         return cls(
             batch=batch,
             kv_heads=kv_heads,
@@ -71,11 +75,20 @@ class PagedShape:
             y=call.outputs[0].physical.strides,
             tables=tables.physical.strides,
             positions=positions.physical.strides,
+            places=0 if biases is None else sizes(biases.spec)[1],
+            by_key=bool(attrs["by_key"]),
+            biases=() if biases is None else biases.spec.physical.strides,
         )
 
     @property
     def empty(self) -> bool:
         return not self.batch * self.kv_heads * self.group * self.length * self.dv
+
+    def bias(self, head: str, query: str, key: str) -> str:
+        """Return the C++ text of the bias of a score: of a head, and of the positions of a query and a key."""
+        place = key if self.by_key else f"{query} - {key}"
+        step = f"({place} < {self.places - 1} ? {place} : {self.places - 1}) * {self.biases[1]}"
+        return f"biases[({head}) * {self.biases[0]} + {step}]"
 
     @property
     def keys(self) -> int:

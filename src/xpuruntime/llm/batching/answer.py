@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Protocol
 
-from ..answers import Completion, Piece
+from ..answers import Completion, Piece, Source
 from ..decoding.answer import AnswerState
 from ..decoding.words import GenerationOptions
+from ..speculation import PromptLookup
 from .scheduler import BatchText
 
 __all__ = ["CANCELLED", "HOST", "MOST_LIKELY", "SAMPLED", "AnswerOwner", "BatchAnswer", "choice_of"]
@@ -20,11 +22,12 @@ MOST_LIKELY, SAMPLED, HOST = "most likely", "sampled", "host"
 """How the tokens of an answer are chosen: by a step's argmax, by a step that samples, or on the host from logits."""
 
 
-def choice_of(options: GenerationOptions) -> str:
-    """Return how tokens are chosen. Counts of tokens are on the host, as texts change their rows."""
+def choice_of(options: GenerationOptions, *, first: bool = False) -> str:
+    """Return how a token is chosen. Counts of tokens are on the host, as texts change their rows. ``first``: it is the answer's first one."""
     if options.most_likely:
         return MOST_LIKELY
-    return SAMPLED if options.on_device and not options.counts else HOST
+    on_host = options.counts or (first and options.begin_suppressed)
+    return SAMPLED if options.on_device and not on_host else HOST
 
 
 class AnswerOwner(Protocol):
@@ -46,14 +49,17 @@ class BatchAnswer:
         answer.result().text                # the whole answer
         answer.cancel()
 
+    score:  of a beam search, once it has ended, as in ``Completion``.
     finish: why the answer ended: ``stop``, ``length``, ``capacity`` or ``cancelled``; empty before that.
 
     Several threads may read different answers of one batch. Each runs steps, which advance all of them.
     """
 
     def __init__(self, owner: AnswerOwner, state: AnswerState, text: BatchText) -> None:
-        self.state, self.text, self.choice = state, text, choice_of(state.options)
+        self.state, self.text = state, text
         self.finish = ""
+        self.score: float | None = None
+        self._lookup = PromptLookup(state.options.max_matching_ngram_size) if state.options.drafts else None
         self._owner = owner
         self._pieces: list[Piece] = []
         self._unread: deque[Piece] = deque()
@@ -65,6 +71,11 @@ class BatchAnswer:
     def done(self) -> bool:
         """Return True if no further piece will come."""
         return bool(self.finish) or self._error is not None
+
+    @property
+    def choice(self) -> str:
+        """Return how the next token is chosen."""
+        return choice_of(self.state.options, first=not self.state.tokens)
 
     @property
     def unread(self) -> int:
@@ -99,9 +110,35 @@ class BatchAnswer:
             self._unread.clear()
         if self._error is not None:
             raise self._error
-        return self._completion()
+        seconds = (self._first - self._submitted, self._ended - self._first)
+        return replace(self.state.completion(self._pieces, self.finish, *seconds), score=self.score)
 
     # ── for the batch ──
+
+    @property
+    def texts(self) -> list[BatchText]:
+        """Return the texts that compute it."""
+        return [self.text]
+
+    @property
+    def source(self) -> Source | None:
+        """Return what the encoder reads."""
+        return self.state.source
+
+    @property
+    def answers(self) -> list[BatchAnswer]:
+        """Return the answers that its text computes."""
+        return [self]
+
+    def draft(self) -> None:
+        """Guess the tokens that follow, if the options ask for it, for the next step to check."""
+        self.text.drafts = []
+        if (
+            self._lookup is not None
+            and self.state.tokens
+            and (room := self.state.room(self.state.options.drafts))
+        ):
+            self.text.drafts = self._lookup.draft(self.state, room)
 
     def add(self, piece: Piece) -> None:
         """Append a piece."""
@@ -120,18 +157,3 @@ class BatchAnswer:
     def fail(self, error: Exception) -> None:
         """End the answer with an error, which whoever reads it gets."""
         self._error = error
-
-    def _completion(self) -> Completion:
-        tokens = self.state.tokens
-        stopped = bool(tokens) and tokens[-1] in self.state.options.stop_tokens
-        count = len(tokens) - stopped
-        logprobs = tuple(p.logprob for p in self._pieces[:count] if p.logprob is not None)
-        return Completion(
-            tuple(tokens[:count]),
-            "".join(p.text for p in self._pieces),
-            len(self.state.prompt),
-            self.finish,
-            self._first - self._submitted,
-            self._ended - self._first,
-            logprobs,
-        )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,9 @@ class BatchText:
     computed: tokens whose keys and values are in the cache.
     blocks:   the text's blocks. table: the same as an array, which may have more entries.
     keys:     the keys of its full blocks, as far as they were needed.
+    drafts:   guesses of the tokens that follow, for the next step to check.
+    root:     the key before the first block; texts of different sources have different ones.
+    slot, source_rows: place of the encoded source, and its rows; -1 and 0 without one.
     shared:   tokens that were found in the cache. recomputed: tokens that preemption lost.
     """
 
@@ -39,6 +42,10 @@ class BatchText:
     blocks: list[int] = field(default_factory=list)
     table: NDArray[np.int32] = field(default_factory=lambda: np.zeros(1, np.int32))
     keys: list[bytes] = field(default_factory=list)
+    drafts: list[int] = field(default_factory=list)
+    root: bytes = b""
+    slot: int = -1
+    source_rows: int = 0
     running: bool = False
     shared: int = 0
     recomputed: int = 0
@@ -61,19 +68,34 @@ class BatchText:
         """Return the key of a full block."""
         while len(self.keys) <= index:
             start = len(self.keys) * size
-            parent = self.keys[-1] if self.keys else b""
+            parent = self.keys[-1] if self.keys else self.root
             self.keys.append(block_key(parent, self.tokens[start : start + size]))
         return self.keys[index]
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Consecutive tokens of a text in a step. ``ends``: the next token is chosen after it."""
+    """Consecutive tokens of a text in a step.
+
+    ends:   the next token is chosen after it.
+    drafts: guesses of the tokens after it, which the step checks.
+    """
 
     text: BatchText
     start: int
     count: int
     ends: bool
+    drafts: tuple[int, ...] = ()
+
+    @property
+    def tokens(self) -> list[int]:
+        """Return the tokens that the step reads."""
+        return [*self.text.tokens[self.start : self.start + self.count], *self.drafts]
+
+    @property
+    def results(self) -> int:
+        """Return the number of its tokens after which another one is chosen."""
+        return 1 + len(self.drafts) if self.ends else 0
 
 
 class Scheduler:
@@ -82,10 +104,14 @@ class Scheduler:
     texts:       maximum running texts.
     step_tokens: maximum tokens of a step, at least ``texts``.
     share:       share blocks of texts that begin alike.
+    results:     maximum tokens of a step after which another one is chosen. Default: ``texts``.
     """
 
-    def __init__(self, cache: PagedCache, *, texts: int, step_tokens: int, share: bool = True) -> None:
+    def __init__(
+        self, cache: PagedCache, *, texts: int, step_tokens: int, share: bool = True, results: int = 0
+    ) -> None:
         self.cache, self.texts, self.step_tokens, self.share = cache, texts, step_tokens, share
+        self.results = results or texts
         self.pool = BlockPool(cache.blocks)
         self.waiting: deque[BatchText] = deque()
         self.running: list[BatchText] = []
@@ -93,8 +119,9 @@ class Scheduler:
         self._budget = 0  # tokens that the step under way can still take
 
     def add(self, text: BatchText) -> None:
-        """Append a text to those that wait."""
-        self.waiting.append(text)
+        """Add a text to those that wait, in the order of arrival."""
+        place = next((i for i, t in enumerate(self.waiting) if t.arrival > text.arrival), len(self.waiting))
+        self.waiting.insert(place, text)
 
     def remove(self, text: BatchText) -> None:
         """Remove a text and release its blocks."""
@@ -103,6 +130,17 @@ class Scheduler:
         elif text in self.waiting:
             self.waiting.remove(text)
         self._release(text)
+
+    def fork(self, text: BatchText, other: BatchText) -> None:
+        """Give a text the tokens of another one, and its full blocks."""
+        size = self.cache.block_size
+        self._release(text)
+        text.tokens, text.keys = list(other.tokens), list(other.keys)
+        if text.running:
+            for block in other.blocks[: other.computed // size]:
+                self.pool.share(block)
+                text.append(block)
+            text.computed = len(text.blocks) * size
 
     # ── a step ──
 
@@ -115,25 +153,59 @@ class Scheduler:
             for text in [t for t in self.running if (t.remaining == 1) == decoding and t not in chunks]:
                 if text.running:
                     self._advance(text, chunks, computing)
-        while self.waiting and len(self.running) < self.texts and self._budget > 0:
+        while self.waiting and self._budget > 0:
             text = self.waiting[0]
-            if not self._fits(text):
-                break
+            if len(self.running) >= self.texts or not self._fits(text):
+                # Beams begin after texts that arrived later. These must not keep an older text from its blocks.
+                youngest = max(self.running, key=lambda t: t.arrival, default=text)
+                if youngest.arrival <= text.arrival:
+                    break
+                self._lose(youngest, chunks)
+                continue
             self.waiting.popleft()
             self.running.append(text)
             text.running = True
             self._advance(text, chunks, computing)
-        return list(chunks.values())
+        return self._drafted(list(chunks.values()))
 
     def commit(self, chunks: list[Chunk]) -> None:
         """Record that the chunks were computed. Full blocks can be shared from now on."""
-        size = self.cache.block_size
         for chunk in chunks:
+            self.computed(chunk.text, chunk.start + chunk.count - chunk.text.computed)
+
+    def computed(self, text: BatchText, count: int) -> None:
+        """Record that the keys and values of so many more tokens of a text are in its blocks."""
+        size, before = self.cache.block_size, text.computed
+        text.computed += count
+        if self.share:
+            for index in range(before // size, text.computed // size):
+                self.pool.register(text.blocks[index], text.key(index, size))
+
+    def drop_unread(self, text: BatchText) -> None:
+        """Release the blocks that were taken for guesses, and that the text's tokens do not reach."""
+        needed = math.ceil(len(text.tokens) / self.cache.block_size)
+        self.pool.release(text.blocks[needed:])
+        del text.blocks[needed:]
+
+    def _drafted(self, chunks: list[Chunk]) -> list[Chunk]:
+        """Return the chunks with as many guesses as the rest of the step and its results have room for, the oldest texts' first. Guesses
+        take blocks, but preempt no text.
+        """
+        room = min(self._budget, self.results - sum(c.ends for c in chunks))
+        for i, chunk in sorted(enumerate(chunks), key=lambda c: c[1].text.arrival):
             text = chunk.text
-            before, text.computed = text.computed, chunk.start + chunk.count
-            if self.share:
-                for index in range(before // size, text.computed // size):
-                    self.pool.register(text.blocks[index], text.key(index, size))
+            drafts = text.drafts[:room] if chunk.ends else []
+            end = text.computed + chunk.count
+            while drafts and len(text.blocks) * self.cache.block_size < end + len(drafts):
+                block = self.pool.take()
+                if block is None:
+                    drafts = drafts[: len(text.blocks) * self.cache.block_size - end]
+                    break
+                text.append(block)
+            if drafts:
+                chunks[i] = replace(chunk, drafts=tuple(drafts))
+                room -= len(drafts)
+        return chunks
 
     def _advance(self, text: BatchText, chunks: dict[BatchText, Chunk], computing: set[bytes]) -> None:
         """Add the next chunk of a running text, if there are tokens and blocks for it."""
@@ -183,12 +255,16 @@ class Scheduler:
             if len(text.blocks) * size > text.computed:
                 return True  # a shorter chunk
             victim = max(self.running, key=lambda t: t.arrival)
-            if lost := chunks.pop(victim, None):
-                self._budget += lost.count
-            self._preempt(victim)
+            self._lose(victim, chunks)
             if victim is text:
                 return False
         return True
+
+    def _lose(self, text: BatchText, chunks: dict[BatchText, Chunk]) -> None:
+        """Preempt a text, and take it out of the step."""
+        if lost := chunks.pop(text, None):
+            self._budget += lost.count
+        self._preempt(text)
 
     def _preempt(self, text: BatchText) -> None:
         """Release the blocks of a running text. It waits again, before all that arrived later."""
@@ -198,8 +274,7 @@ class Scheduler:
         self.recomputed_tokens += text.computed
         text.recomputed += text.computed
         self._release(text)
-        place = next((i for i, t in enumerate(self.waiting) if t.arrival > text.arrival), len(self.waiting))
-        self.waiting.insert(place, text)
+        self.add(text)
 
     def _stop(self, text: BatchText) -> None:
         self.running.remove(text)

@@ -12,7 +12,9 @@ from ...runtime import Executor, Weights
 from ...runtime.execution.demands import SETTLED
 from ...storage.store import Store
 from ...types import DType
-from ..build import DECODE, SAMPLE
+from ..answers import Source
+from ..build import DECODE, ENCODE, SAMPLE
+from ..decoding.sources import source_inputs
 from ..paged import PagedCache
 from .build import entry_name
 from .scheduler import Chunk
@@ -26,42 +28,69 @@ _IDLE_SETTINGS, _IDLE_NUMBERS = (0.0, 1.0, float("inf"), 1.0, 0.0, 0.0), (0, 0, 
 class BatchSteps:
     """Steps of several sizes. A step runs in the smallest one that it fits.
 
-    further: returns a program with more entry points, and its weights. store: as for ``Executor``.
+    further: returns the program of more entry points, and its weights. store: as for ``Executor``.
+    last:    the inputs of the last run of each entry point.
 
-    token, logits: results of the last step, one row for each chunk that ends, in their order.
+    source_capacity: rows of a source of an encoder-decoder; 0 without an encoder.
+    results: maximum tokens of a step after which another one is chosen.
+    token, logits: results of the last step, one row for each of these tokens, in their order.
     """
 
     def __init__(
-        self, program: CompiledProgram, weights: Weights, cache: PagedCache, *, sizes: Sequence[int], texts: int, vocab: int,
-        dtype: DType, device: Any, threads: int | None, further: Callable[[Sequence[str]], tuple[CompiledProgram, Weights]],
+        self, program: CompiledProgram, weights: Weights, cache: PagedCache, *, sizes: Sequence[int], results: int, vocab: int,
+        dtype: DType, device: Any, threads: int | None, source_capacity: int, further: Callable[..., tuple[CompiledProgram, Weights]],
         store: Store | None = None,
     ) -> None:  # fmt: skip
-        self.cache, self.sizes, self.texts = cache, tuple(sizes), texts
+        self.cache, self.sizes, self.results = cache, tuple(sizes), results
         self._device, self._threads, self._further, self._store = device, threads, further, store
-        self.executors: dict[str, Executor] = {}
-        self._open(DECODE, program, weights)
-        self.token = np.zeros(texts, np.int64)
-        self.logits = np.zeros((texts, vocab), dtype.numpy)
+        self._opened: dict[str, Executor] = {}
+        self.last: dict[str, list[Any]] = {}
+        self._capacity_of_sources = source_capacity
+        self._open([entry_name(DECODE, size) for size in self.sizes], program, weights)
+        encoders = [e.name for e in program.entries if e.name.startswith(ENCODE)]
+        self._open(encoders, program, weights)
+        self._encoders = {int(name.rpartition("_")[2]): name for name in encoders}
+        self.token = np.zeros(results, np.int64)
+        self.logits = np.zeros((results, vocab), dtype.numpy)
 
-    def _open(self, kind: str, program: CompiledProgram, weights: Weights) -> None:
-        first = next(iter(self.executors.values()), None)
+    def _open(self, entries: Sequence[str], program: CompiledProgram, weights: Weights) -> None:
+        first = next(iter(self._opened.values()), None)
         if first is not None:
             first.states.include(program, first.backend)
-        for size in self.sizes:
-            entry = entry_name(kind, size)
+        for entry in entries:
             states = None if first is None else first.states
             executor = Executor(
                 program, self._device, threads=self._threads, entry=entry, contexts=1, states=states, policy=SETTLED,
                 store=self._store,
             )  # fmt: skip
             executor.bind(weights)
-            self.executors[entry], first = executor, first or executor
+            self._opened[entry], first = executor, first or executor
+
+    @property
+    def executors(self) -> tuple[Executor, ...]:
+        """Return the executors that are open, that of the smallest step first."""
+        return tuple(self._opened.values())
+
+    def unit(self, entry: str) -> str:
+        """Return what one run of an entry point computes."""
+        if entry.startswith(ENCODE):
+            return "a source"
+        return f"up to {entry.rpartition('_')[2]} tokens of any texts"
 
     def open_sampling(self) -> None:
         """Open the steps that sample, if they are not open. Raises the errors of ``compile``."""
         entries = [entry_name(SAMPLE, size) for size in self.sizes]
-        if entries[0] not in self.executors:
-            self._open(SAMPLE, *self._further(entries))
+        if entries[0] not in self._opened:
+            self._open(entries, *self._further(*entries))
+
+    def encode(self, source: Source, slot: int) -> None:
+        """Encode a source into a slot."""
+        length, *inputs = source_inputs(source, self._encoders, self.logits.dtype)
+        entry = self._encoders[length]
+        hidden = int(self._opened[entry].entry.outputs[0].shape[2])  # type: ignore[arg-type]
+        encoded = np.zeros((1, length, hidden), self.logits.dtype)
+        places = slot * self._capacity_of_sources + np.arange(length)
+        self._run(entry, [*inputs, places], [encoded])
 
     def run(
         self,
@@ -69,37 +98,44 @@ class BatchSteps:
         settings: Sequence[Sequence[float]] = (),
         numbers: Sequence[Sequence[int]] = (),
     ) -> None:
-        """Compute the chunks. With ``settings`` and ``numbers`` of each chunk that ends, tokens are sampled, and there are no logits."""
-        total = sum(c.count for c in chunks)
+        """Compute the chunks. With ``settings`` and ``numbers`` of each result, tokens are sampled, and there are no logits."""
+        total = sum(c.count + len(c.drafts) for c in chunks)
         size = next(s for s in self.sizes if s >= total)
-        rows = min(size, self.texts)
+        rows = min(size, self.results)
         tokens, positions = np.zeros((size, 1), np.int64), np.zeros((size, 1), np.int64)
         places, last = np.zeros(size, np.int64), np.zeros(rows, np.int64)
         tables = np.zeros((size, self.cache.listed), np.int32)
-        block_size, at, ends = self.cache.block_size, 0, []
+        source_ends, source_tables = np.full((size, 1), -1, np.int64), np.zeros((size, 1), np.int32)
+        ends: list[int] = []
+        block_size, at = self.cache.block_size, 0
         for chunk in chunks:
-            start, to, text = chunk.start, at + chunk.count, chunk.text
-            tokens[at:to, 0] = text.tokens[start : start + chunk.count]
-            positions[at:to, 0] = range(start, start + chunk.count)
+            text, read = chunk.text, chunk.tokens
+            to = at + len(read)
+            tokens[at:to, 0] = read
+            positions[at:to, 0] = range(chunk.start, chunk.start + len(read))
             tables[at:to, : len(text.blocks)] = text.table[: len(text.blocks)]
-            if chunk.ends:
-                ends.append(to - 1)
+            source_ends[at:to], source_tables[at:to] = text.source_rows - 1, max(text.slot, 0)
+            ends += range(to - chunk.results, to)
             at = to
         last[: len(ends)] = ends
         used = np.arange(at)
         place = positions[:at, 0]
         places[:at] = tables[used, place // block_size] * block_size + place % block_size
-        inputs = [tokens, positions, places, tables, last]
+        sources = [source_ends, source_tables] if self._encoders else []
+        inputs = [tokens, positions, *sources, places, tables, last]
         if not settings:
-            executor = self.executors[entry_name(DECODE, size)]
-            executor.run_arrays(inputs, [self.token[:rows], self.logits[:rows]])
+            self._run(entry_name(DECODE, size), inputs, [self.token[:rows], self.logits[:rows]])
             return
         idle = rows - len(settings)
         inputs.append(np.array([*settings, *[_IDLE_SETTINGS] * idle], np.float32))
         inputs.append(np.array([*numbers, *[_IDLE_NUMBERS] * idle], np.int64))
-        self.executors[entry_name(SAMPLE, size)].run_arrays(inputs, [self.token[:rows]])
+        self._run(entry_name(SAMPLE, size), inputs, [self.token[:rows]])
+
+    def _run(self, entry: str, inputs: list[Any], out: list[Any]) -> None:
+        self.last[entry] = inputs
+        self._opened[entry].run_arrays(inputs, out)
 
     def close(self) -> None:
         """Close the executors."""
-        for executor in self.executors.values():
+        for executor in self._opened.values():
             executor.close()

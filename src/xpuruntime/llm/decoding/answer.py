@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,11 +11,12 @@ from numpy.typing import NDArray
 from ...errors import RunError
 from ...ir.interp.sampling import NO_TOKEN
 from ...protocols import Array
-from ..answers import Piece, Source, TokenLogprob
+from ..answers import Completion, Piece, Source, TokenLogprob
 from ..checkpoint.text import TextCodec, TextStream
 from ..sampling import pick
 from .grammar import GrammarMatcher
 from .processors import initial_counts, process
+from .sources import source_rows
 from .stops import StopStrings
 from .words import GenerationOptions
 
@@ -61,10 +63,34 @@ class AnswerState:
         top_k = min(int(self.options.sampling.top_k), _ALL_TOKENS)
         return (self.seed, len(self.tokens), self.sample, top_k, int(self.counts is not None))
 
+    def numbers_after(self, drafts: int) -> tuple[int, ...]:
+        """Return ``numbers`` of the token that follows so many guesses."""
+        seed, position, *rest = self.numbers
+        return (seed, position + drafts, *rest)
+
+    def room(self, most: int) -> int:
+        """Return how many of ``most`` guesses a run can check, next to the token that it reads anyway."""
+        length = len(self.tokens)
+        return max(0, min(most, self._capacity - len(self.prompt) - length, self._limit - length - 1))
+
     @property
     def forced(self) -> int | None:
         """Return the next token if a word of the generation says which it is."""
         return self.options.forced(len(self.prompt), len(self.tokens))
+
+    def next_token(self, selected: int | None, logits: Array | None) -> int:
+        """Return the next token: the forced one, else the one that a step selected, else one chosen on the host from logits.
+
+        logits: those of the step; None if it sampled and returned none. Raises RunError if there is no token.
+        """
+        if (forced := self.forced) is not None:
+            return forced
+        if selected is None:
+            assert logits is not None
+            return self.pick(logits)
+        # argmax returns a token even if logits are NaN.
+        lost = logits is not None and not math.isfinite(logits[selected])
+        return checked_token(NO_TOKEN if lost else selected)
 
     def pick(self, logits: Array) -> int:
         """Return the next token, chosen on the host. Raises RunError for logits that are not finite."""
@@ -73,10 +99,12 @@ class AnswerState:
             self._matcher.constrain(x)
         return checked_token(pick(x, self.options.sampling, self.seed, len(self.tokens), self.sample))
 
-    def accept(self, token: int, logits: Array) -> Piece:
+    def accept(self, token: int, logits: Array | None = None) -> Piece:
         """Append a token and return its piece. ``logits``: those that it was chosen from, if the options ask for log probabilities."""
         options = self.options
-        logprob = None if options.logprobs is None else _logprob(logits, token, options.logprobs)
+        logprob = None
+        if options.logprobs is not None and logits is not None:
+            logprob = _logprob(logits, token, options.logprobs)
         self.tokens.append(token)
         if self.counts is not None:
             self.counts[token] += 2
@@ -94,6 +122,17 @@ class AnswerState:
             elif finish:
                 text += self._stops.end()
         return Piece(token, text, finish, logprob)
+
+    def completion(
+        self, pieces: Sequence[Piece], finish: str, prefill_s: float, decode_s: float
+    ) -> Completion:
+        """Return the answer so far. A stop token is no part of it. ``pieces``: those of its tokens."""
+        stopped = bool(self.tokens) and self.tokens[-1] in self.options.stop_tokens
+        count = len(self.tokens) - stopped
+        logprobs = tuple(p.logprob for p in pieces[:count] if p.logprob is not None)
+        rows = len(self.prompt) if self.source is None else source_rows(self.source)
+        text = "".join(p.text for p in pieces)
+        return Completion(tuple(self.tokens[:count]), text, rows, finish, prefill_s, decode_s, logprobs)
 
 
 def checked_token(token: int) -> int:

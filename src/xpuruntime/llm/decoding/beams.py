@@ -6,7 +6,7 @@ stay open. Scores of ended ones are divided by length ** length_penalty.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ from .answer import checked_token
 from .processors import initial_counts, process
 from .words import GenerationOptions
 
-__all__ = ["Beam", "beam_search"]
+__all__ = ["Beam", "beam_limit", "beam_search"]
 
 _NEVER = np.float32(-1.0e9)
 Floats = NDArray[np.float32]
@@ -35,18 +35,13 @@ class Beam:
 
 
 def beam_search(
-    prompt: Sequence[int],
-    options: GenerationOptions,
-    limit: int,
-    logits: Array,
-    advance: Callable[[list[int], list[int]], Array],
-) -> list[Beam]:
-    """Return the best ``num_beams`` answers, the best first. Raises RunError for logits that are not finite, or if words
-    of the generation leave fewer answers than requested.
+    prompt: Sequence[int], options: GenerationOptions, limit: int, logits: Array
+) -> Generator[tuple[list[int], list[int]], Array, list[Beam]]:
+    """Search step by step: yield rows, and a token that continues the text of each; take the next logits. Return the best ``num_beams``
+    answers, the best first. Raises RunError for logits that are not finite, or if words of the generation leave fewer answers than requested.
 
     limit:   maximum number of tokens of an answer.
     logits:  logits of the first token, [at least num_beams, vocab], equal rows.
-    advance: continues the texts of some rows with one token each; takes rows and tokens, and returns the next logits.
     """
     beams, vocab = options.num_beams, logits.shape[1]
     kept = max(2, 1 + len(options.stop_tokens)) * beams
@@ -90,7 +85,12 @@ def beam_search(
             if not all(b.ended for b in best[: options.samples]):
                 checked_token(NO_TOKEN)
             return best
-        logits = advance([int(parents[i]) for i in order], [int(tokens[i]) for i in order])
+        logits = yield [int(parents[i]) for i in order], [int(tokens[i]) for i in order]
+
+
+def beam_limit(options: GenerationOptions, prompt_tokens: int, capacity: int) -> int:
+    """Return the maximum number of tokens of an answer, within a cache of ``capacity`` positions."""
+    return min(options.limit(prompt_tokens), capacity - prompt_tokens + 1)
 
 
 def _may_improve(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -15,7 +15,7 @@ from ..checkpoint.config import DecoderConfig
 from ..checkpoint.data import Checkpoint
 from .words import GenerationOptions
 
-__all__ = ["MODEL_WORDS", "SOURCE_WORDS", "features_of", "first_tokens", "source_rows"]
+__all__ = ["MODEL_WORDS", "SOURCE_WORDS", "features_of", "first_tokens", "source_inputs", "source_rows"]
 
 MODEL_WORDS = ("forced_bos_token_id", "forced_eos_token_id", "suppress_tokens", "begin_suppress_tokens")
 """Words of the checkpoint's ``generation_config.json`` that hold for an encoder-decoder unless an argument says otherwise."""
@@ -55,6 +55,20 @@ def features_of(prompt: Any, encoder: DecoderConfig, who: str) -> NDArray[np.flo
 def source_rows(source: Sequence[int] | NDArray[Any]) -> int:
     """Return the rows of the encoder's output for a source."""
     return source.shape[1] // 2 if isinstance(source, np.ndarray) else len(source)
+
+
+def source_inputs(
+    source: Sequence[int] | NDArray[Any], lengths: Iterable[int], dtype: Any
+) -> tuple[int, NDArray[Any], NDArray[np.int64]]:
+    """Return the smallest of some lengths that a source fits, and the encoder's first two inputs for it."""
+    count = source_rows(source)
+    length = min(n for n in lengths if n >= count)
+    if isinstance(source, np.ndarray):
+        inputs: NDArray[Any] = source[None].astype(dtype)
+    else:
+        inputs = np.zeros((1, length), np.int64)
+        inputs[0, :count] = source
+    return length, inputs, np.array([count], np.int64)
 
 
 def first_tokens(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from operator import index
 from typing import Any
@@ -24,6 +25,7 @@ class AnswerTexts:
 
     capacity: maximum tokens of prompt and answer.
     detect:   returns the most likely of some tokens after a source and a first token, for the language of speech.
+    speculation: words of speculative decoding that apply unless a call has its own, or searches by beams.
     """
 
     def __init__(
@@ -31,7 +33,9 @@ class AnswerTexts:
         checkpoint: Checkpoint,
         capacity: int,
         detect: Callable[[Source, int, Sequence[int]], int] | None = None,
+        speculation: Mapping[str, Any] | None = None,
     ) -> None:
+        self._speculation = dict(speculation or {})
         self.checkpoint, self.capacity, self.detect = checkpoint, capacity, detect
         self._grammars = Grammars(checkpoint.text, checkpoint.config.vocab)
 
@@ -111,7 +115,14 @@ class AnswerTexts:
 
     def options(self, words: Mapping[str, Any]) -> GenerationOptions:
         """Return the checked options of a call. Raises InputError."""
-        return options_of(self.checkpoint, words)
+        options = options_of(self.checkpoint, words)
+        if options.num_beams == 1 and not options.drafts:
+            options = replace(options, **self._speculation)
+        if options.drafts and self.checkpoint.config.encoder is not None:
+            who, do = f"language model {self.checkpoint.name}", "Leave the speculation out."
+            what = "is an encoder-decoder, which does not support speculative decoding"
+            raise InputError(who, what, got=options.drafts, do=do)
+        return options
 
     def states(self, texts: Sequence[Source], options: GenerationOptions) -> list[AnswerState]:
         """Return the states of all answers, those of one text together."""

@@ -55,7 +55,7 @@ def shards_of(checkpoint: Checkpoint, devices: Sequence[str]) -> tuple[Checkpoin
 class RankWeights:
     """The weights of one rank, from its part of the checkpoint."""
 
-    def __init__(self, programs: DecoderPrograms, shard: Checkpoint, device: str, rank: int) -> None:
+    def __init__(self, programs: DecoderPrograms, shard: Checkpoint, device: str, rank: int = 0) -> None:
         self._programs, self._shard, self.device, self._rank = programs, shard, device, rank
         self.config = shard.config
         self.weights: Weights
@@ -73,10 +73,10 @@ class RankWeights:
         )
         return self.weights
 
-    def further(self, entry: str) -> tuple[CompiledProgram, Weights]:
-        """Return the program of one more entry point, and its weights, which are those of the first program."""
-        opened = self._programs.opened.get((entry,))
-        program = self._programs.get([entry]) if opened is None else opened.program
+    def further(self, *entries: str) -> tuple[CompiledProgram, Weights]:
+        """Return the program of more entry points, and its weights, which are those of the first program."""
+        opened = self._programs.opened.get(entries)
+        program = self._programs.get(entries) if opened is None else opened.program
         weights = load_weights(self._shard.arrays, program, self.device, shared=[self.weights])
         return program, weights
 

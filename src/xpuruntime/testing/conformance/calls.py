@@ -160,6 +160,8 @@ CALLS: tuple[ConformanceCall, ...] = (
     ConformanceCall("paged_attention", ("5x6x1x32", "48x2x32", "48x2x32", "i<12 5x5", "i<20 5x1"), {"block_size": 4}),
     ConformanceCall("paged_attention", ("2x8x3x40", "64x2x40", "64x2x24", "i<4 2x4", "i<64 2x3"), {"block_size": 16, "window": 9, "softcap": 5.0}),
     ConformanceCall("paged_attention", ("3x2x1x64", "96x1x64", "96x1x64", "i<3 3x40", "i<1280 3x1"), {"block_size": 32, "scale": 0.3}),
+    ConformanceCall("paged_attention", ("2x4x2x40", "64x2x40", "64x2x24", "i<4 2x4", "i<64 2x2", "float32 4x9"), {"block_size": 16}),
+    ConformanceCall("paged_attention", ("3x2x1x32", "48x2x32", "48x2x32", "i<12 3x9", "i<36 3x1", "float32 2x36"), {"block_size": 4, "by_key": True}),
     ConformanceCall("all_reduce", ("3x70",), {"ranks": 1}),
     ConformanceCall("peer_all_reduce", ("3x70", "i<1 2", "3x70"), {"ranks": 1}),
     ConformanceCall("all_gather", ("3x70",), {"ranks": 1}),

@@ -6,7 +6,7 @@
 // depend on other queries.
 //
 // P: T (sums), S (storage), GROUP, d, dv, THREADS, WIDTH (threads of a row of values, a power of two), k_row, v_row, q_head, q_d, block_size, blocks, table_step,
-// capped, scale(), cap().
+// capped, biased, scale(), cap().
 namespace paged {
 
 template <class T> constexpr T NO_SCORE = -__builtin_inff();
@@ -79,10 +79,10 @@ template <class P> INLINE void weights_of(Shared<P> &s) {
     }
 }
 
-// q, k, v: the first head's. write(head, column, sum of weighted values, sum of weights) is called by one thread per column, last(head, maximum, sum) once.
-template <class P, class I, class Write, class Last>
-INLINE void split_kernel(const typename P::S *q, const typename P::S *k, const typename P::S *v, const I *table, int64_t first, int64_t end, Write write,
-                         Last last) {
+// q, k, v: the first head's. bias(head, key) is added to scores if P::biased. write(head, column, sum of weighted values, sum of weights) is called by one thread per column, last(head, maximum, sum) once.
+template <class P, class I, class Bias, class Write, class Last>
+INLINE void split_kernel(const typename P::S *q, const typename P::S *k, const typename P::S *v, const I *table, int64_t first, int64_t end, Bias bias,
+                         Write write, Last last) {
     typedef typename P::T T;
     constexpr int COLUMNS = (P::dv + P::WIDTH - 1) / P::WIDTH, PARTS = P::THREADS / P::WIDTH;
     __shared__ Shared<P> s;
@@ -98,6 +98,10 @@ INLINE void split_kernel(const typename P::S *q, const typename P::S *k, const t
             const int64_t row = row_of<P>(table, at + threadIdx.x);
             s.rows[threadIdx.x] = row;
             scores_of<P>(s, k + row * P::k_row, score);
+            if constexpr (P::biased) {
+#pragma unroll
+                for (int g = 0; g < P::GROUP; ++g) score[g] += bias(g, at + threadIdx.x);
+            }
         }
 #pragma unroll
         for (int g = 0; g < P::GROUP; ++g) s.scores[g * P::THREADS + threadIdx.x] = (int)threadIdx.x < keys ? score[g] : NO_SCORE<T>;

@@ -53,14 +53,15 @@ class PagedAttention(Kernel):
         cache = 2 * s.batch * s.keys * s.kv_heads * (s.d + s.dv)
         parts = frozenset({"attention_paged"})
         accumulates = "float64" if item == 8 else "float32"
+        operands = (*_ARGS, "in5") if s.places else _ARGS
         if s.splits == 1:
             stage = Stage(
-                stem, text.whole(), (*_ARGS, "out0"), queries, grain, scratch, parts=parts, flops=s.flops, bytes=cache
+                stem, text.whole(), (*operands, "out0"), queries, grain, scratch, parts=parts, flops=s.flops, bytes=cache
             )  # fmt: skip
             return LoweredCall((stage,), accumulates=accumulates)
         partial_bytes = queries * s.splits * s.group * state * item
         first = Stage(
-            f"{stem}_part", text.part(), (*_ARGS, "temp0"), queries * s.splits, grain, scratch, parts=parts, flops=s.flops, bytes=cache
+            f"{stem}_part", text.part(), (*operands, "temp0"), queries * s.splits, grain, scratch, parts=parts, flops=s.flops, bytes=cache
         )  # fmt: skip
         second = Stage(
             f"{stem}_join", text.join(), ("temp0", "in4", "out0"), queries, 1, 256, parts=parts, bytes=partial_bytes
@@ -88,7 +89,7 @@ class _PagedText:
             f"    typedef {C_TYPES[s.dtype]} S;",
             f"    static constexpr int queries = {s.group};",
             f"    static constexpr int64_t {', '.join(f'{n} = {v}' for n, v in numbers.items())};",
-            f"    static constexpr bool masked = false, causal = false, softcap = {str(s.softcap != 0).lower()};",
+            f"    static constexpr bool masked = {str(s.places > 0).lower()}, causal = false, softcap = {str(s.softcap != 0).lower()};",
             f"    static constexpr T cap() {{ return (T){s.softcap!r}; }}",
             "};",
         ]
@@ -114,6 +115,7 @@ class _PagedText:
             "const P::S *q = (const P::S *)args[0], *k = (const P::S *)args[1], *v = (const P::S *)args[2];",
             f"const {tables} *tables = (const {tables} *)args[3];",
             f"const {positions} *positions = (const {positions} *)args[4];",
+            *(["const float *biases = (const float *)args[5];"] if self.s.places else []),
         ]
 
     def _checked(self) -> list[str]:
@@ -129,8 +131,16 @@ class _PagedText:
         s = self.s
         return [
             f"attention_paged<P>(q + batch * {s.q[0]} + head * {s.q[1] * s.group} + t * {s.q[2]}, k + head * {s.k[1]}, v + head * {s.v[1]},",
-            f"                   tables + batch * {s.tables[0]}, (P::T){s.scale!r}, {first}, {last}, {state}, {work}, scratch);",
+            f"                   tables + batch * {s.tables[0]}, (P::T){s.scale!r}, {first}, {last}, {state}, {work}, scratch, {self._mask()});",
         ]
+
+    def _mask(self) -> str:
+        """Return the function that adds the bias to a score."""
+        s = self.s
+        if not s.places:
+            return "[](P::T score, int64_t, int64_t) { return score; }"
+        bias = s.bias(f"head * {s.group} + i", "at_query", "key")
+        return f"[&](P::T score, int64_t i, int64_t key) {{ const int64_t at_query = last - 1; return score + (P::T){bias}; }}"
 
     def _finish(self, state: str) -> list[str]:
         s, each = self.s, self.size // self.s.group
@@ -141,7 +151,7 @@ class _PagedText:
 
     def whole(self) -> str:
         """Return the stage over all keys."""
-        args = [*self._arguments(), "P::S *y = (P::S *)args[5];"]
+        args = [*self._arguments(), f"P::S *y = (P::S *)args[{6 if self.s.places else 5}];"]
         work = f"(P::T *)scratch + {self.size}"
         body = [
             *self._checked(),
@@ -153,7 +163,7 @@ class _PagedText:
     def part(self) -> str:
         """Return the stage that computes one split of the keys. It leaves splits alone that no query sees."""
         s = self.s
-        args = [*self._arguments(), "P::T *parts = (P::T *)args[5];"]
+        args = [*self._arguments(), f"P::T *parts = (P::T *)args[{6 if s.places else 5}];"]
         body = [
             *self._checked(),
             f"const int64_t from = task % {s.splits} * {s.keys_per_split}, to = from + {s.keys_per_split};",

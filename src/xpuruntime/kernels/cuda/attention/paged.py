@@ -88,7 +88,7 @@ class _PagedLaunch:
             f"    typedef {C_TYPES[s.dtype]} S;",
             constants("int", numbers),
             constants("int64_t", strides),
-            constants("bool", {"capped": c_bool(s.softcap)}),
+            constants("bool", {"capped": c_bool(s.softcap), "biased": c_bool(s.places)}),
             f"    __device__ __forceinline__ static T scale() {{ return (T){s.scale!r}; }}",
             f"    __device__ __forceinline__ static T cap() {{ return (T){s.softcap!r}; }}",
             "};",
@@ -131,6 +131,8 @@ class _PagedLaunch:
             if whole
             else f"({part})[e] = sum;"
         )
+        added = f"(P::T){s.bias('head + g', 'end - 1', 'key')}" if s.places else "(P::T)0"
+        bias = f"[&](int g, int64_t key) {{ return {added}; }}"
         last = "" if whole else f"({part})[{s.dv}] = top; ({part})[{s.dv + 1}] = all;"
         body = [
             "typedef KERNEL_paged P;",
@@ -148,10 +150,10 @@ class _PagedLaunch:
             "first = first > seen ? first : seen;",
             "stop = stop < end ? stop : end;",
             f"paged::split_kernel<P>(q + batch * {s.q[0]}ll + head * {s.q[1]}ll + t * {s.q[2]}ll, k + kv * {s.k[1]}ll, v + kv * {s.v[1]}ll,",
-            f"    tables + batch * {s.tables[0]}ll, first, stop,",
+            f"    tables + batch * {s.tables[0]}ll, first, stop, {bias},",
             f"    [&](int g, int e, P::T sum, P::T all) {{ {store} }}, [&](int g, P::T top, P::T all) {{ {last} }});",
         ]
-        names = ("q", "k", "v", "tables", "positions")
+        names = ("q", "k", "v", "tables", "positions", *(["biases"] if s.places else []))
         arguments = [argument(call.tensor(i).spec, f"in{i}", n) for i, n in enumerate(names)]
         result = (
             argument(call.outputs[0], "out0", "y", written=True)
