@@ -119,7 +119,7 @@ def test_many_rows_without_wgmma_multiply_the_weight_as_floats(
     compared(WORDS[word], layer(m, n, k, dtype), act="silu", target=cuda_target("cuda:sm_80"))
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("word", WORDS)
 @pytest.mark.parametrize(("m", "n", "k", "dtype", "shift"), [
     (17, 70, 264, "bfloat16", 0), (40, 33, 100, "float16", 0), (64, 130, 40, "bfloat16", 1), (18, 24, 1100, "bfloat16", 0), (70, 24, 2100, "float16", 0),
