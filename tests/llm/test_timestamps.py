@@ -13,7 +13,7 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from xpuruntime.errors import InputError
-from xpuruntime.llm import BatchGenerator, Generator, Segment, open_checkpoint
+from xpuruntime.llm import BatchGenerator, Generator, SpokenSegment, open_checkpoint
 from xpuruntime.llm.decoding.texts import options_of
 from xpuruntime.llm.decoding.timestamps import Timestamps, segments_of
 from xpuruntime.testing.conformance.seeded.decoders import reference as decoder_reference
@@ -92,12 +92,12 @@ def test_segments_of_an_answer() -> None:
 
     got = segments_of([100, 1, 2, 150, 150, 3, 200, 250, 4], times, decode)
     assert got == (
-        Segment(0.0, 1.0, "bc", (1, 2)),
-        Segment(1.0, 2.0, "d", (3,)),
-        Segment(3.0, None, "e", (4,)),
+        SpokenSegment(0.0, 1.0, "bc", (1, 2)),
+        SpokenSegment(1.0, 2.0, "d", (3,)),
+        SpokenSegment(3.0, None, "e", (4,)),
     )
     assert segments_of([100, 100], times, decode) == ()
-    assert segments_of([1, 110], times, decode) == (Segment(0.0, pytest.approx(0.2), "b", (1,)),)
+    assert segments_of([1, 110], times, decode) == (SpokenSegment(0.0, pytest.approx(0.2), "b", (1,)),)
 
 
 def test_models_that_write_no_times_say_so() -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from ..protocols import Array
 
-__all__ = ["Completion", "Piece", "Prompt", "Segment", "Source", "TokenLogprob"]
+__all__ = ["Completion", "Piece", "Prompt", "Source", "SpokenSegment", "TokenLogprob"]
 
 Prompt = str | Sequence[int] | Sequence[Mapping[str, str]] | Array
 """A text, its tokens, or a conversation (``[{"role": "user", "content": "..."}]``) for the model's chat template. For a model that reads
@@ -42,7 +42,7 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class SpokenSegment:
     """A part of the text of speech, and when it is spoken, in seconds. end: None if the answer ends before it says so."""
 
     start: float
@@ -72,7 +72,7 @@ class Completion:
     decode_s: float = field(compare=False)
     logprobs: tuple[TokenLogprob, ...] = ()
     score: float | None = None
-    segments: tuple[Segment, ...] = ()
+    segments: tuple[SpokenSegment, ...] = ()
 
     @property
     def tokens_per_second(self) -> float:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ...errors import RunError
 from ...ir.interp.sampling import NO_TOKEN
 from ...protocols import Array
-from ..answers import Completion, Piece, Segment, Source, TokenLogprob
+from ..answers import Completion, Piece, Source, SpokenSegment, TokenLogprob
 from ..checkpoint.text import TextCodec, TextStream
 from ..sampling import pick
 from .grammar import GrammarMatcher
@@ -136,7 +136,7 @@ class AnswerState:
         logprobs = tuple(p.logprob for p in pieces[:count] if p.logprob is not None)
         rows = len(self.prompt) if self.source is None else source_rows(self.source)
         text = "".join(p.text for p in pieces)
-        segments: tuple[Segment, ...] = ()
+        segments: tuple[SpokenSegment, ...] = ()
         if (times := self.options.timestamps) is not None:
             decode = (lambda tokens: "") if self._text is None else self._text.decode
             segments = segments_of(self.tokens[:count], times, decode)

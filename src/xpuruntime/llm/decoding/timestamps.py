@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..answers import Segment
+from ..answers import SpokenSegment
 from ..audio import HOP, RATE
 
 __all__ = ["Timestamps", "segments_of"]
@@ -59,14 +59,14 @@ class Timestamps:
 
 def segments_of(
     tokens: Sequence[int], times: Timestamps, decode: Callable[[Sequence[int]], str]
-) -> tuple[Segment, ...]:
+) -> tuple[SpokenSegment, ...]:
     """Return the segments of an answer. The last one has no end if the answer ends before it."""
-    segments: list[Segment] = []
+    segments: list[SpokenSegment] = []
     start: float | None = None
     text: list[int] = []
 
     def close(end: float | None) -> None:
-        segments.append(Segment(start or 0.0, end, decode(text), tuple(text)))
+        segments.append(SpokenSegment(start or 0.0, end, decode(text), tuple(text)))
         text.clear()
 
     for token in tokens:
