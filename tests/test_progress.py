@@ -18,30 +18,40 @@ from xpuruntime.progress import shown, step
 from xpuruntime.types import TensorSpec
 
 WORK = """
-import time
+import sys
 from xpuruntime.progress import shown, step
 with shown("opening a", "a", after_s={after}):
-    time.sleep(0.3)
+    sys.stdin.readline()
     with shown("compiling b"):
         step("two\\x1b[31m\\nlines")
-        time.sleep(0.3)
+        sys.stdin.readline()
 print("done")
 """
 
 
-def on_a_terminal(code: str, **variables: str) -> tuple[str, bytes]:
-    """Return what a program prints on stdout, and on a terminal as its stderr."""
+def on_a_terminal(code: str, *awaited: bytes, **variables: str) -> tuple[str, bytes]:
+    """Return what a program prints on stdout, and on a terminal as its stderr.
+
+    awaited: texts on the terminal, after each of which the program gets a line on stdin. It gets the end of stdin after the last one.
+    """
     pty = pytest.importorskip("pty")
     parent, child = pty.openpty()
     environment = os.environ | {"TERM": "xterm"} | variables
-    seen = b""
-    with subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=child, text=True, env=environment
-    ) as process:
+    seen, waiting = b"", list(awaited)
+    pipe = subprocess.PIPE
+    line = [sys.executable, "-c", code]
+    with subprocess.Popen(line, stdin=pipe, stdout=pipe, stderr=child, text=True, env=environment) as process:
         os.close(child)
+        assert process.stdin is not None
+        assert process.stdout is not None
+        if not waiting:
+            process.stdin.close()
         while chunk := _read(parent):
             seen += chunk
-        assert process.stdout is not None
+            while waiting and waiting[0] in seen:
+                waiting.pop(0)
+                process.stdin.write("\n")
+                process.stdin.flush() if waiting else process.stdin.close()
         printed = process.stdout.read()
     os.close(parent)
     return printed, seen
@@ -55,10 +65,10 @@ def _read(descriptor: int) -> bytes:
 
 
 def test_a_terminal_shows_the_step_once_the_work_takes_long() -> None:
-    printed, seen = on_a_terminal(WORK.format(after=0.1))
+    lines = b"opening a", rb"a: two\x1b[31m\nlines"  # the text cannot control the terminal
+    printed, seen = on_a_terminal(WORK.format(after=0.1), *lines)
     assert printed == "done\n"
-    assert b"opening a" in seen
-    assert rb"a: two\x1b[31m\nlines" in seen  # the text cannot control the terminal
+    assert all(line in seen for line in lines)
     assert seen.endswith(b"\x1b[2K")  # and the line is removed
     assert on_a_terminal(WORK.format(after=30)) == ("done\n", b"")
 
@@ -66,7 +76,7 @@ def test_a_terminal_shows_the_step_once_the_work_takes_long() -> None:
 def test_nothing_is_written_elsewhere() -> None:
     assert on_a_terminal(WORK.format(after=0), XPU_PROGRESS="off") == ("done\n", b"")
     done = subprocess.run(
-        [sys.executable, "-c", WORK.format(after=0)], capture_output=True, text=True, check=True
+        [sys.executable, "-c", WORK.format(after=0)], input="", capture_output=True, text=True, check=True
     )
     assert (done.stdout, done.stderr) == ("done\n", "")
 

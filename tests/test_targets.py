@@ -41,6 +41,13 @@ def test_a_word_that_names_no_device(text: str) -> None:
     assert caught.value.got == repr(text)
 
 
+@pytest.mark.parametrize("text", ["h200", "cuda:a100"])
+def test_a_model_of_gpu_that_is_not_here_can_be_compiled_for(text: str) -> None:
+    model = text.rpartition(":")[2]
+    with pytest.raises(DeviceUnavailable, match=f"--target cuda:{model}.*--times FILE --device {model}"):
+        DeviceId.parse(text)
+
+
 def test_the_nearest_word_is_offered() -> None:
     with pytest.raises(DeviceUnavailable, match="Did you mean 'cuda'"):
         DeviceId.parse("cude:0")

@@ -1,8 +1,8 @@
 """Breakdown of the time of one token on CUDA, and times with other tile configurations. ``kernels/cuda/matmul/gemv.py`` takes its constants from here.
 
-    python benchmarks/cuda/decoder_breakdown.py --out benchmarks/results/cuda_decoder_breakdown.json [--layers 8] [--size full] [PART ...]
+    python benchmarks/cuda/decoder_breakdown.py --out benchmarks/results/cuda_decoder_breakdown.json [--layers 8] [--size full] [--weights "stored, Q4_K"] [PART ...]
 
-Parts: ``timeline`` (CUPTI's record of every launch of a token: its run time, and the time from the previous launch's end to its own end), ``cuts``
+``--weights`` is a word of ``kernel.weights`` (for ``stored`` with a format of blocks, which are random), by default ``model``. Parts: ``timeline`` (CUPTI's record of every launch of a token: its run time, and the time from the previous launch's end to its own end), ``cuts``
 (a token's time with other tile configurations of its products, one product after another, each starting from the best so far) and ``attention`` (a
 token's time, and attention's launches, with other tile configurations of attention). The sizes are those of Qwen2.5-1.5B, by default with eight
 layers, whose weights exceed the L2 cache. Needs torch and transformers.
@@ -21,7 +21,7 @@ from unittest import mock
 import numpy as np
 import paths  # noqa: F401
 import torch
-from decoders import in_bfloat16, qwen, sizes_of, token_of
+from decoders import in_bfloat16, in_blocks, qwen, sizes_of, token_of
 from gpu_report import Report, arguments, run_parts
 from models import milliseconds, prepare
 
@@ -64,13 +64,18 @@ def generator_with(
             else usual(m, n, k, dtype, gated)
         )
 
+    policy = {"version": 1, "kernel": {"weights": args.weights.partition(", ")[0]}}
     with mock.patch.object(gemv, "gemv_tile_config", cut):
-        return Generator(model, capacity=CONTEXT + 64, dtype="bfloat16", buckets=(64,), device=args.device)
+        return Generator(
+            model, capacity=CONTEXT + 64, dtype="bfloat16", buckets=(64,), device=args.device, policy=policy
+        )
 
 
 def build_model(args: argparse.Namespace) -> Any:
-    """Return the model, on the host."""
-    return in_bfloat16(qwen(sizes_of(args), args.device, num_hidden_layers=args.layers)).cpu()
+    """Return the model, on the host; with ``--weights`` of a format of blocks, its checkpoint."""
+    model = in_bfloat16(qwen(sizes_of(args), args.device, num_hidden_layers=args.layers)).cpu()
+    _, _, blocks = args.weights.partition(", ")
+    return in_blocks(model, blocks) if blocks else model
 
 
 def token_us(
@@ -192,6 +197,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--size", default="full", choices=("full", "small"))
     parser.add_argument("--layers", type=int, default=8)
+    parser.add_argument(
+        "--weights", default="model", help='a word of kernel.weights; "stored, Q4_K": random blocks'
+    )
+    parser.add_argument(
+        "--vocabulary", type=int, default=0, help="tokens of the vocabulary, if not the model's"
+    )
     return run_parts(
         __doc__, PARTS, packages=("torch", "transformers"), argv=argv, parser=parser,
         gpu=lambda: torch.cuda.get_device_name(0) if torch.cuda.is_available() else "none", before=prepare,

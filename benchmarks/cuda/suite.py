@@ -397,7 +397,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     save = functools.partial(_save, args, facts, rows)
 
     def done(case: Case, row: dict[str, Any]) -> None:
-        rows[case.key] = row
+        rows[case.key] = {**row, "gpu": name}
         print(
             f"{row['outcome']:8} {row.get('ratio', ['', '', ''])[1]!s:>8} {case.key} {row.get('error_text', '')[-160:]}",
             flush=True,

@@ -387,6 +387,19 @@ TEST_CASE("an engine can be pinned, and refusals have reasons") {
     CHECK(message_of(call) ==
           "test/attention: cuDNN offers no engine 7 for this attention. Available: 1, 2, 5, 9");
     call = a.call();
+    call.options["choice"] = int64_t{2};  // of those that are precise, in the order of the heuristics
+    CHECK(run(call, a.tensors()) == "cudnnBackendExecute engine 1, configuration 3, workspace 0");
+    call.options["choice"] = int64_t{0};
+    CHECK(message_of(call) ==
+          "test/attention: cuDNN has no plan at choice 0 of 6 for this attention: engine 5 is not "
+          "deterministic; engine 9 has no plan;");
+    call.options["choice"] = int64_t{6};
+    CHECK(message_of(call).find("cuDNN has no plan at choice 6 of 6") != std::string::npos);
+    call.options["engine"] = int64_t{2};
+    call.options["choice"] = int64_t{1};
+    CHECK(run(call, a.tensors()) ==
+          "cudnnBackendExecute engine 2, configuration 2 of the fallbacks, workspace 256");
+    call = a.call();
     call.options["v_shape"] = Dims{2, 2, 5, 8};
     CHECK(message_of(call) == contradiction + "the shapes of q, k, v and y do not match");
     call = a.call();

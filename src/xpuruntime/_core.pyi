@@ -428,7 +428,9 @@ class Plan:
         """Set the module of the last call, if it is not the plan's."""
 
     def keep_plans_in(self, store: PlanStore) -> None:
-        """Set where libraries keep the plans that they compile for the calls so far."""
+        """
+        Set where libraries keep the plans that they compile for the calls so far.
+        """
 
     def add_output_copy(self, from_: tuple[int, int], output: int, bytes: int) -> None: ...
 

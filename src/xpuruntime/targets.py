@@ -27,6 +27,10 @@ DEVICE_KINDS: dict[str, str] = {
 }
 
 _DEVICE = re.compile(r"([a-z]+)(?::(\d{1,4}))?")
+_ABOUT_MODELS = (
+    " {0} is a model of GPU: compile for it without one (xpu compile MODEL --target cuda:{0}), or predict times on it (xpu explain MODEL"
+    " --times FILE --device {0})."
+)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -45,12 +49,14 @@ class DeviceId:
         if match is None or match[1] not in DEVICE_KINDS:
             word = match[1] if match else str(text).strip().lower()
             near = difflib.get_close_matches(word, DEVICE_KINDS, n=1)
+            model = str(text).strip().lower().rpartition(":")[2]
             raise DeviceUnavailable(
                 "device",
                 "no such device",
                 got=repr(text),
                 do=(f"Did you mean {near[0]!r}? " if near else "")
-                + f"Use one of {', '.join(DEVICE_KINDS)}; add :INDEX for any but the first one.",
+                + f"Use one of {', '.join(DEVICE_KINDS)}; add :INDEX for any but the first one."
+                + (_ABOUT_MODELS.format(model) if model in GPUS else ""),
             )
         return cls(match[1], int(match[2] or 0))
 

@@ -105,6 +105,7 @@ STEPS: tuple[Step, ...] = (
     Step("parallel", 0, PYTHON, ("benchmarks/cuda/parallel.py",), 400, "cuda_parallel.json", "language models divided over two GPUs: as on one, and how fast"),
     Step("vendor-plans", 0, PYTHON, ("tests/gpu/vendor_plans.py",), 300, "cuda_vendor_plans.json", "plans of cuDNN in the store of the session: restored by other processes, built again if damaged"),
     Step("decoder-breakdown", 0, PYTHON, ("benchmarks/cuda/decoder_breakdown.py",), 300, "cuda_decoder_breakdown.json", "where a token's time goes, and with other cuts of its products"),
+    Step("quantized-rows", 0, PYTHON, ("benchmarks/cuda/quantized_rows.py",), 300, "cuda_quantized_rows.json", "many rows times weights of fewer bits: right, and beside PyTorch in bfloat16"),
     Step("sampled-tokens", 0, PYTHON, ("benchmarks/cuda/sampled_tokens.py",), 300, "cuda_sampled_tokens.json", "sampled tokens: the host's choice, and at most 5% slower than greedy ones"),
     Step("decoder-sizes", 0, PYTHON, ("benchmarks/cuda/decoder_sizes.py",), 400, "cuda_decoder_sizes.json", "language models of other sizes: right beside PyTorch, and how fast a token is"),
     Step("attention-sizes", 0, PYTHON, ("benchmarks/cuda/attention_sizes.py",), 90, "cuda_attention_sizes.json", "cuDNN's attention and ours right, and which is faster at which sizes"),

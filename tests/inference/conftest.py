@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -37,3 +39,26 @@ def expected(proto, x) -> np.ndarray:
     from onnx.reference import ReferenceEvaluator
 
     return ReferenceEvaluator(proto).run(None, {"input": x})[0]
+
+
+@pytest.fixture(scope="session")
+def simulated_cudnn(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment of a process with a driver without a device and a cuDNN that computes on the host (cpp/tests/libraries)."""
+    from xpuruntime.codegen.cuda.nvrtc import nvrtc_toolchain
+    from xpuruntime.errors import BuildError
+
+    try:
+        nvrtc_toolchain()
+    except BuildError as error:
+        pytest.skip(f"{error}")
+    if shutil.which("g++") is None:
+        pytest.skip("the simulated libraries are compiled here")
+    folder = tmp_path_factory.mktemp("simulated")
+    libraries = Path(__file__).resolve().parents[2] / "cpp" / "tests" / "libraries"
+    environment = {}
+    for variable, name in (("XPU_LIBCUDA", "simulated_driver"), ("XPU_LIBCUDNN", "computing_cudnn")):
+        made, text = folder / f"{name}.so", libraries / f"{name}.cpp"
+        command = ["g++", "-std=c++17", "-O1", "-shared", "-fPIC", "-o", str(made), str(text), "-ldl"]
+        subprocess.run(command, check=True)
+        environment[variable] = str(made)
+    return environment

@@ -6,6 +6,7 @@ import copy
 
 import pytest
 import torch
+import torch.nn.functional as F
 from support.training_cases import rms
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -77,6 +78,32 @@ def test_a_transformer_block_is_one_region_each_way(device: str) -> None:
     assert record.kernels("train_backward")
     for a, b, true in zip(mine, eager, exact, strict=True):
         assert rms(a - true) <= max(2 * rms(b - true), 1e-7 * rms(true))
+
+
+def test_a_policy_breaks_no_graph_at_unflatten(device: str) -> None:
+    def halves(x: torch.Tensor) -> torch.Tensor:
+        return x.unflatten(1, (2, 3)).sum(1)
+
+    x = torch.randn(4, 6, device=device)
+    with xrt_torch.set_kernel_policy(attention="naive"):
+        y = torch.compile(halves, backend=xpuruntime_backend, fullgraph=True)(x)
+    assert torch.equal(y, x[:, :3] + x[:, 3:])
+
+
+def test_calls_after_a_graph_break_are_no_graphs_of_their_own() -> None:
+    def part(x: torch.Tensor) -> torch.Tensor:
+        torch._dynamo.graph_break()
+        return F.gelu(x) + F.softplus(x)
+
+    def body(x: torch.Tensor) -> torch.Tensor:
+        a, b = (part(t) for t in x.chunk(2))  # a break in a generator leaves the whole frame to Python
+        return F.silu(a) * b
+
+    x = torch.randn(6)
+    with xrt_torch.set_kernel_policy(attention="naive"):
+        y = torch.compile(body, backend=xpuruntime_backend)(x)
+    assert torch.allclose(y, body(x))
+    assert [g.taken for g in compiled_graphs()] == [3]
 
 
 def test_what_stays_with_pytorch_has_a_reason(device: str) -> None:

@@ -47,6 +47,7 @@ MOVES = {
     "slice": ({"dim": 1, "begin": 1, "end": 3}, "float32[4, 2, 2]", X[:, 1:3]),
     "neg": ({}, "float32[4, 3, 2]", -X),
     "sum": ({"dim": 0, "keepdim": True}, "float32[1, 3, 2]", X.astype(np.float64).sum(0, keepdims=True).astype(np.float32)),
+    "amax": ({"dim": 1, "keepdim": False}, "float32[4, 2]", X.max(1)),
     "expand": ({"shape": [5, 4, 3, 2]}, "float32[5, 4, 3, 2]", np.broadcast_to(X, (5, 4, 3, 2))),
     "flip": ({"dims": [0, 2]}, "float32[4, 3, 2]", X[::-1, :, ::-1]),
 }  # fmt: skip
@@ -96,6 +97,32 @@ def test_a_step_over_one_weight(op: str) -> None:
     np.testing.assert_array_equal(made, expected)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_a_product_of_stacked_matrices_is_rounded_once(dtype: str) -> None:
+    a, b = (RNG.standard_normal(s).astype(DType(dtype).numpy) for s in ((2, 1, 3, 7), (5, 7, 4)))
+    made = one("matmul", a, b, spec=f"{dtype}[2, 5, 3, 4]")
+    exact = (a.astype(np.float64) @ b.astype(np.float64)).astype(made.dtype)
+    assert made.tobytes() == exact.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("op", "arrays", "attrs", "spec", "what"),
+    [
+        ("matmul", [X, Y], {}, "float32[4, 3, 1]", "are no matrices that can be multiplied"),
+        ("matmul", [X, X[0, 0]], {}, "float32[4, 3]", "are no matrices that can be multiplied"),
+        ("matmul", [X[:2], np.ones((3, 2, 1), np.float32)], {}, "float32[2, 3, 1]", "do not broadcast"),
+        ("matmul", [X.astype(int), X.astype(int)[0].T], {}, "int64[4, 3, 3]", "needs floats, got int64"),
+        ("amax", [X[:0]], {"dim": 0, "keepdim": True}, "float32[1, 3, 2]", "has no maximum"),
+        ("amax", [X], {"dim": 3, "keepdim": True}, "float32[4, 3, 2]", r"dim 3 of \[4, 3, 2\]"),
+    ],
+)  # fmt: skip
+def test_products_and_maxima_that_do_not_fit(
+    op: str, arrays: list[Any], attrs: dict[str, Any], spec: str, what: str
+) -> None:
+    with pytest.raises((FormatError, InputError), match=what):
+        one(op, *arrays, spec=spec, **attrs)
+
+
 def test_concat_stack_and_constant() -> None:
     np.testing.assert_array_equal(
         one("concat", X, X[:, :1], spec="float32[4, 4, 2]", dim=1), np.concatenate([X, X[:, :1]], 1)
@@ -111,7 +138,7 @@ def test_concat_stack_and_constant() -> None:
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 BINARY = ("add", "sub", "mul", "div", "maximum")
-UNARY = ("neg", "sqrt", "rsqrt", "reciprocal", "exp")
+UNARY = ("neg", "sqrt", "rsqrt", "reciprocal", "exp", "log", "tanh")
 
 
 def interpreted(op: str, arrays: list[np.ndarray]) -> np.ndarray:

@@ -29,7 +29,10 @@ FEW_SPILLS = 16
 """Bytes of stack per thread that a kernel may have: a few registers that are spilled outside of its loops."""
 _LARGE_SHARED = 128 * 1024
 
-FP8_WEIGHTS = next(k for k in QUANTIZED if k.name == "matmul/fp8_weights").batch_invariant_form()
+FP8_WEIGHTS, INT4_WEIGHTS = (
+    next(k for k in QUANTIZED if k.name == f"matmul/{word}_weights").batch_invariant_form()
+    for word in ("fp8", "int4")
+)
 CONV = {"stride": [1, 1], "padding": [1, 1], "dilation": [1, 1]}
 
 
@@ -64,6 +67,9 @@ CALLS: tuple[tuple[Any, str, tuple[Any, ...], dict[str, Any]], ...] = (
     (FP8_WEIGHTS, "norm_linear", (empty((1, 1536)), empty((5120, 1536)), None, None, empty((1536,))), {"gated": True, "act": "silu"}),
     (FP8_WEIGHTS, "linear", (empty((5, 300), "float16"), empty((64, 300), "float16")), {}),
     (FP8_WEIGHTS, "linear", (empty((40, 300), "float32"), empty((64, 300), "float32")), {}),
+    (FP8_WEIGHTS, "linear", (empty((40, 300), "float16"), empty((64, 300), "float16")), {}),
+    (FP8_WEIGHTS, "linear", (empty((200, 8960)), empty((1536, 8960))), {}),
+    (INT4_WEIGHTS, "fused_linear", (empty((64, 1536)), empty((1536, 1536)), empty((1536,)), empty((64, 1536))), {}),
     (ImplicitGemm(), "convolution", (empty((2, 3, 9, 9), "float32"), empty((8, 3, 3, 3), "float32")), CONV),
 )  # fmt: skip
 

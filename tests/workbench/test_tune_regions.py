@@ -231,9 +231,10 @@ def test_a_file_is_read_back_equal(placed: tuple[Path, Path]) -> None:
 
 
 KILLED = """
-    import os, random, signal, sys, time
+    import os, random, signal, sys, threading
     from pathlib import Path
     from xpuruntime.workbench.tune import tune
+    from xpuruntime.workbench.tune.journal import Journal
     from xpuruntime.workbench.session_options import SessionOptions
     model, output, draw = sys.argv[1], Path(sys.argv[2]), random.Random(int(sys.argv[3]))
     journal, seen = output.with_name(output.name + ".journal"), []
@@ -241,19 +242,22 @@ KILLED = """
         return tune(model, output, SessionOptions(device="cpu", threads=1), rounds=3, engines=["onnxruntime"], regions=True, budget_s=300)
     def lines():
         return journal.read_bytes().split(b"\\n")[:-1] if journal.exists() else []
+    def killed_after(rounds, delay):
+        add, added = Journal.add, []
+        def counted(self, done):
+            add(self, done)
+            added.append(done)
+            if len(added) == rounds:
+                threading.Timer(delay, os.kill, (os.getpid(), signal.SIGKILL)).start()
+        Journal.add = counted
+        measure()
+        os.kill(os.getpid(), signal.SIGKILL)  # all was measured before the delay
     for kill in range(4):
         child = os.fork()
         if child == 0:
-            measure()
-            os._exit(0)
-        moment = len(seen) + draw.randint(2, 6)
-        while len(lines()) < moment and os.waitpid(child, os.WNOHANG)[0] == 0:
-            time.sleep(1e-4)
-        try:
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-        except ProcessLookupError:
-            break
+            killed_after(draw.randint(1, 3), draw.random() / 100)
+        draw.random(), draw.random()  # the child drew from a copy
+        assert os.waitpid(child, 0)[1] == signal.SIGKILL
         if not journal.exists():
             break
         assert lines()[: len(seen)] == seen, "a finished measurement was repeated or lost"
@@ -272,9 +276,9 @@ def test_kills_repeat_no_measurement_and_propose_the_same_mixes(tmp_path: Path) 
     done = subprocess.run(line, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, f"seed {seed}: {done.stderr[-2000:]}"
     kills, before, resumed, measured, finished, journal = done.stdout.split()[-6:]
-    assert int(kills) >= 2
+    assert int(kills) >= 1
     assert (resumed, finished, journal) == (before, "True", "False")
-    assert int(measured) > 0
+    assert int(resumed) + int(measured) > 0
     _, rounds = read_records((tmp_path / "last.journal").read_bytes())
     sides: dict[str, set[tuple[str, ...]]] = defaultdict(set)
     for r in rounds:

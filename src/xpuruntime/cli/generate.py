@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -142,6 +143,8 @@ def _facts(answer: Completion) -> dict[str, Any]:
             {"token": p.token, "logprob": p.logprob, "top": [list(pair) for pair in p.top]}
             for p in answer.logprobs
         ]
+    if answer.segments:
+        facts["segments"] = [asdict(s) for s in answer.segments]
     return facts if answer.score is None else {**facts, "score": answer.score}
 
 
@@ -158,7 +161,6 @@ def _explained(generator: Generator, decided: GenerationOptions) -> CommandResul
 
 def _dispatches(model: str, opening: GeneratorFlags) -> CommandResult:
     """Return the table of kernel calls per token after each fusion. No weights are read."""
-    from dataclasses import asdict
     from pathlib import Path
 
     from ..llm.checkpoint.reader import read_config

@@ -6,7 +6,7 @@ Every usable kernel of a node is lowered before one is chosen, because its works
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
@@ -21,9 +21,10 @@ from ..kernels.kernel import Kernel, LoweredCall, NodeCall
 from ..kernels.user.kernel import UserKernel
 from ..policies import KernelPolicy, NodeFacts, Offer, choose
 from ..policies.choose import node_demands, weights_of
-from ..policies.fields.pins import parted
+from ..policies.fields.pins import parted, pinned
 from ..policies.vocabulary import WEIGHT_KERNELS
 from ..printable import logger
+from .calls import COUNTERS
 from .demands import facts_of
 from .library_support import declined
 from .locked import KernelLock
@@ -91,8 +92,10 @@ class Chooser:
         kernel is a user's. A kernel whose code raises is skipped, and so is one whose library declines the node (``CodegenTarget.libraries``). The
         decision records the reason.
         """
-        if self.lock is not None and not self.lock.recording:
-            return self._locked(node, call, self.lock)
+        lock = self.lock
+        # Other kernels than the recorded ones may need counters, which no node of the model has.
+        if lock is not None and not lock.recording and (node.name != COUNTERS or lock.has(node, call)):
+            return self._locked(node, call, lock)
         candidates = self._with_pins({k.name.partition("/")[2]: (k, s) for k, s in self._offered(call)}, call)
         if not candidates:
             raise KernelUnavailable(
@@ -112,10 +115,16 @@ class Chooser:
         for name, error in faults.items():
             candidates[name] = candidates[name][0], failed(error)
         measured = {} if self._ignores_times else self.times.of(call, self.target.name)
+        variants = {n: row for n, row in self._variants(measured, candidates, call).items() if row[1]}
+        candidates |= variants
+        code |= {n: _code(kernel, call, self.target) for n, (kernel, _) in variants.items()}
         facts = self.facts(node)
         self._check_weights(node, facts)
         while True:
-            offers = [_offer(n, k, s, code.get(n), measured.get(n)) for n, (k, s) in candidates.items()]
+            offers = [
+                _offer(n, k, s, code.get(n), measured.get(n), competes=n in variants)
+                for n, (k, s) in candidates.items()
+            ]
             try:
                 chosen, decision = choose(self.policy, facts, offers)
             except KernelUnavailable as no:
@@ -150,9 +159,10 @@ class Chooser:
         assert decision.chosen is not None  # choose() returned a name
         self._measured += bool(measured)
         self._timed += decision.chosen.code is Reason.FASTEST
-        if self.lock is not None:
+        if lock is not None and lock.recording:
             exact = node_demands(self.policy, facts).exact
-            self.lock.record(node, call, chosen, _timeable(decision), "" if exact is None else str(exact))
+            others = _timeable(decision, candidates)
+            lock.record(node, call, chosen, others, "" if exact is None else str(exact))
         return Chosen(kernel, lowered, decision.chosen.reason), decision
 
     def _check_weights(self, node: Node, facts: NodeFacts) -> None:
@@ -207,10 +217,21 @@ class Chooser:
         """Add the pinned variants that the policy names to the candidates of a call. No other policy selects them."""
         pinned_variants: Rows = {}
         for name, (plain, values) in self._pinned.items():
-            pinned = candidates[plain][0].pinned(name, values) if plain in candidates else None
-            if pinned is not None:
-                pinned_variants[name] = pinned, answer(pinned, call, self.target)
+            kernel = candidates[plain][0].pinned(name, values) if plain in candidates else None
+            if kernel is not None:
+                pinned_variants[name] = kernel, answer(kernel, call, self.target)
         return candidates | pinned_variants
+
+    def _variants(self, measured: Mapping[str, float], candidates: Rows, call: NodeCall) -> Rows:
+        """Return the variants of libraries that were measured for a call. They compete, although no policy names them."""
+        variants: Rows = {}
+        for word in measured:
+            plain, values = parted(word)
+            if values and word not in candidates and plain in candidates:
+                kernel = candidates[plain][0].pinned(word, values)
+                if kernel is not None:
+                    variants[word] = kernel, answer(kernel, call, self.target)
+        return variants
 
     def decided(self) -> list[Decision]:
         """Return the decisions, with one decision for all nodes that have the same answer and reasons, and one about the file of times."""
@@ -259,11 +280,15 @@ def _code(kernel: Kernel, call: NodeCall, target: CodegenTarget) -> LoweredCall 
         return error
 
 
-def _timeable(decision: Decision) -> list[str]:
-    """Return the rejected kernels that measured times could have chosen; none if a policy decided."""
-    if decision.chosen is None or decision.chosen.code not in (Reason.DEFAULT, Reason.FASTEST):
+def _timeable(decision: Decision, candidates: Rows) -> list[str]:
+    """Return what measured times could have chosen instead: rejected kernels, and variants of libraries; none if a policy decided."""
+    chosen = decision.chosen
+    if chosen is None or chosen.code not in (Reason.DEFAULT, Reason.FASTEST, Reason.ONLY_ONE):
         return []
-    return [c.name for c in decision.rejected if c.code in (Reason.LOWER_PREFERENCE, Reason.SLOWER)]
+    others = [c.name for c in decision.rejected if c.code in (Reason.LOWER_PREFERENCE, Reason.SLOWER)]
+    plain = dict.fromkeys(parted(name)[0] for name in (chosen.name, *others))
+    variants = (pinned(name, values) for name in plain for values in candidates[name][0].variants)
+    return [n for n in dict.fromkeys((*others, *variants)) if n != chosen.name]
 
 
 def _is_users(kernel: Kernel) -> bool:
@@ -271,7 +296,13 @@ def _is_users(kernel: Kernel) -> bool:
 
 
 def _offer(
-    name: str, kernel: Kernel, support: Support, code: LoweredCall | Exception | None, time_us: float | None
+    name: str,
+    kernel: Kernel,
+    support: Support,
+    code: LoweredCall | Exception | None,
+    time_us: float | None,
+    *,
+    competes: bool = False,
 ) -> Offer:
     lowered = code if isinstance(code, LoweredCall) else None
     return Offer(
@@ -281,7 +312,7 @@ def _offer(
         workspace_bytes=0 if lowered is None else lowered.workspace_bytes,
         deterministic=None if lowered is None else lowered.deterministic,
         batch_invariant=None if lowered is None else lowered.batch_invariant,
-        on_request=kernel.on_request,
+        on_request=kernel.on_request and not competes,
         opt_in_reason=kernel.opt_in_reason,
     )
 

@@ -27,6 +27,7 @@ from ..policies import KernelPolicy, NodeFacts, Offer, Policy, choose
 from ..policies.choose import weights_of
 from ..policies.vocabulary import WEIGHT_KERNELS
 from ..types import DType
+from .weights import is_recipe_op
 
 __all__ = ["Demands", "facts_of"]
 
@@ -83,6 +84,8 @@ class Demands:
             wide_products=self.phase == "train_backward",
             joins_readers=self.phase == "train_backward",
             library_ops=all(t.kind == "cuda" for t in self.targets) and self.phase == "inference",
+            at_load=is_recipe_op,
+            is_forced=self._is_forced,
             storage=self._storage,
             peek=lambda weight: weight.array() if weight.data else self.weights.get(weight.name),
         )
@@ -134,6 +137,10 @@ class Demands:
         if self.precision is None or spec is None or spec.dtype is not DType.FLOAT32:
             return None
         return self.precision
+
+    def _is_forced(self, graph: Graph, node: Node) -> bool:
+        facts = facts_of(graph, node, phase=self.phase, device="cpu")
+        return any(r.matches(facts) for r in self._forced) or bool(self._users_word(node, facts))
 
     def _may_fuse(self, graph: Graph, nodes: Sequence[Node]) -> Support:
         if not self._forced and not self._of_users:

@@ -64,6 +64,10 @@ class KernelLock:
         self._values |= {v.name: key for v in node.outputs}
         return key
 
+    def has(self, node: Node, call: NodeCall) -> bool:
+        """Return True if the lock names a kernel for a call."""
+        return _key(node, call) in self.kernels
+
     def kernel(self, node: Node, call: NodeCall) -> str:
         """Return the kernel of a call. Raises LockError for a call that was not recorded."""
         key = self._note(node, call)

@@ -21,7 +21,7 @@ from ..storage.blocks import BLOCK_FORMATS, GroupForm, common_form
 from ..storage.tensor_files import pack_bits
 from ..types import DType, TensorSpec
 
-__all__ = ["KnownValues"]
+__all__ = ["KnownValues", "is_recipe_op"]
 
 _Steps: TypeAlias = tuple[RecipeStep, ...]
 _Rule: TypeAlias = "Callable[[Node, TensorSpec], tuple[str, Mapping[str, Any]]]"
@@ -40,6 +40,18 @@ def _slice(node: Node, x: TensorSpec) -> Mapping[str, Any]:
     dim = node.attrs["dim"]
     start = slice(node.attrs["start"], None).indices(int(x.shape[dim]))[0]
     return {"dim": dim, "begin": start, "end": start + int(node.spec.shape[dim])}
+
+
+def _take_index(node: Node, spec: TensorSpec) -> tuple[str, Mapping[str, Any]]:
+    return "take", {"dim": next(at for at, i in enumerate(node.inputs[1:]) if i is not None)}
+
+
+def _reduction(op: str) -> _Rule:
+    return lambda node, spec: (op, {"dim": node.attrs["dim"][0], "keepdim": node.attrs["keepdim"]})
+
+
+def _full(node: Node, spec: TensorSpec) -> tuple[str, Mapping[str, Any]]:
+    return "constant", {"value": node.attrs["value"], "dtype": spec.dtype.value, "shape": list(spec.shape)}
 
 
 def _arange(node: Node, spec: TensorSpec) -> tuple[str, Mapping[str, Any]]:
@@ -64,6 +76,9 @@ _RULES: Mapping[str, _Rule] = {
             "exp",
             "cos",
             "sin",
+            "log",
+            "tanh",
+            "matmul",
         )
     },
     **dict.fromkeys(("view", "squeeze", "unsqueeze", "clone"), _shape),
@@ -73,12 +88,16 @@ _RULES: Mapping[str, _Rule] = {
     "cat": lambda node, spec: ("concat", {"dim": node.attrs["dim"]}),
     "flip": lambda node, spec: ("flip", {"dims": list(node.attrs["dims"])}),
     "slice": _plain("slice"),
-    "sum": lambda node, spec: ("sum", {"dim": node.attrs["dim"][0], "keepdim": node.attrs["keepdim"]}),
+    "sum": _reduction("sum"),
+    "amax": _reduction("amax"),
     "arange": _arange,
+    "full": _full,
+    "index": _take_index,
     "embedding": lambda node, spec: ("take", {"dim": 0}),
     "index_select": lambda node, spec: ("take", {"dim": node.attrs["dim"]}),
     "gather": lambda node, spec: ("gather", {"dim": node.attrs["dim"]}),
     "where": _plain("where"),
+    "relu": _plain("maximum"),
     "dequantize_blocks": lambda node, spec: ("dequantize_blocks", {"blocks": node.attrs["blocks"]}),
 }
 _ON_ROWS: Mapping[str, Callable[[TensorSpec, Mapping[str, Any]], bool]] = {
@@ -88,8 +107,10 @@ _ON_ROWS: Mapping[str, Callable[[TensorSpec, Mapping[str, Any]], bool]] = {
     "permute": lambda x, a: a["order"][-1] == x.rank - 1,
 }
 """Step -> whether it keeps the last dim of its operand whole. Such steps move groups as they move values."""
+_SECOND: Mapping[str, float] = {"relu": 0.0}
+"""Op -> the number that its step reads as second operand."""
 _WRAPS = ("add", "sub", "mul", "maximum", "neg")
-_LOOKUPS = ("embedding", "index_select", "gather")
+_LOOKUPS = ("embedding", "index_select", "gather", "index")
 _FREE_BYTES = 1 << 20  # bytes of input that every recipe is granted; results may be 64 times as large
 # Bytes of what lookups and choices may make: a larger result is cheaper to compute again than to keep.
 _MAX_LOOKUP_BYTES = 4 << 20
@@ -102,6 +123,11 @@ class _RecipeNode:
     op: str
     operands: tuple[str | RecipeStep, ...]
     attrs: Mapping[str, Any]
+
+
+def is_recipe_op(op: str) -> bool:
+    """Return whether recipes have an op, in some form."""
+    return op in _RULES
 
 
 class KnownValues:
@@ -158,7 +184,7 @@ class KnownValues:
             return False
         if not self._one_type(node) or (node.op == "slice" and node.attrs["step"] != 1):
             return False
-        if node.op == "sum" and len(node.attrs["dim"] or ()) != 1:
+        if node.op in ("sum", "amax") and len(node.attrs["dim"] or ()) != 1:
             return False
         if not self._in_proportion(node):
             return False
@@ -166,7 +192,7 @@ class KnownValues:
         if op == "slice":
             attrs = _slice(node, self.spec(str(node.inputs[0])))
         operands: list[str | RecipeStep] = []
-        for operand in node.inputs:
+        for operand in (*node.inputs, _SECOND.get(node.op)):
             if isinstance(operand, str):
                 operands.append(operand)
             elif operand is not None:
@@ -286,8 +312,10 @@ class KnownValues:
         reads = frozenset[str]().union(*(self._reads[v] for v in node.values))
         largest = max(result_bytes, *(self._largest[v] for v in node.values)) if node.values else result_bytes
         read = sum(self._weights[w].spec.size_bytes or 0 for w in reads)
-        # Recipes run at load without a memory limit, so a few bytes must not become gigabytes.
-        if largest > min(largest_step(read, result_bytes), largest_step(read, _FREE_BYTES)):
+        # Recipes run at load without a memory limit, so a few bytes must not become gigabytes. A filled tensor needs its memory in any case.
+        if node.op != "full" and largest > min(
+            largest_step(read, result_bytes), largest_step(read, _FREE_BYTES)
+        ):
             return False
         self._largest[node.outputs[0].name], self._reads[node.outputs[0].name] = largest, reads
         return True
@@ -332,6 +360,8 @@ class KnownValues:
         specs = [self._specs[v] for v in node.values]
         if node.op == "dequantize_blocks":
             return True
+        if node.op == "full":
+            return node.spec.is_static and type(node.attrs["value"]) in (bool, int, float)
         if node.op == "arange":
             return node.spec.dtype in (DType.INT64, DType.INT32, DType.FLOAT32, DType.FLOAT64)
         if node.op in ("view", "squeeze", "unsqueeze", "clone", "permute", "expand", "flip", "slice", "cat"):
@@ -356,7 +386,8 @@ class KnownValues:
         if node.op == "where":
             return isinstance(node.inputs[0], str) and {s.dtype for s in specs[1:]} <= {node.spec.dtype}
         return (
-            specs[0].dtype is node.spec.dtype
+            len(specs) == 2
+            and specs[0].dtype is node.spec.dtype
             and specs[0].rank > node.attrs.get("dim", 0)
             and specs[1].dtype.is_integer
         )

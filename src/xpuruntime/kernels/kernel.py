@@ -27,7 +27,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 from ..codegen.target import CodegenTarget
 from ..decisions import Support
@@ -216,12 +216,14 @@ class Kernel(ABC):
     name:       ``family/kernel`` (``matmul/generated``).
     ops:        the IR ops that it computes.
     on_request: whether only a policy that names the kernel selects it; ``opt_in_reason`` says why (it changes results, it is a user's).
+    variants:   pins of a library's algorithms that compete with the library's own choice if times are measured.
     """
 
     name: str
     ops: tuple[str, ...]
     on_request: bool = False
     opt_in_reason: str = "changes results"
+    variants: ClassVar[tuple[Mapping[str, int], ...]] = ()
 
     @abstractmethod
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:

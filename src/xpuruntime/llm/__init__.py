@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .answers import TokenLogprob
+from .answers import SpokenSegment, TokenLogprob
 from .batching.answer import BatchAnswer
 from .batching.generate import BatchGenerator, BatchStatistics
 from .build import build_program, decoder_graphs
@@ -25,6 +25,7 @@ __all__ = [
     "Generator",
     "Piece",
     "Sampling",
+    "SpokenSegment",
     "TokenLogprob",
     "build_program",
     "calibrated",

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from ..protocols import Array
 
-__all__ = ["Completion", "Piece", "Prompt", "Source", "TokenLogprob"]
+__all__ = ["Completion", "Piece", "Prompt", "Source", "SpokenSegment", "TokenLogprob"]
 
 Prompt = str | Sequence[int] | Sequence[Mapping[str, str]] | Array
 """A text, its tokens, or a conversation (``[{"role": "user", "content": "..."}]``) for the model's chat template. For a model that reads
@@ -42,6 +42,16 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
+class SpokenSegment:
+    """A part of the text of speech, and when it is spoken, in seconds. end: None if the answer ends before it says so."""
+
+    start: float
+    end: float | None
+    text: str
+    tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Completion:
     """A generated text. Times are in seconds.
 
@@ -50,6 +60,7 @@ class Completion:
     prompt_tokens: tokens of the prompt, or rows of the encoder's output of audio.
     finish:   ``stop`` (a stop token or a stop string), ``length`` or ``capacity``.
     logprobs: log probabilities of ``tokens``, if ``logprobs`` is given.
+    segments: of speech with ``return_timestamps``: what is spoken when. ``text`` has no times, ``tokens`` have.
     score:    of a beam search: the sum of log probabilities over length ** length_penalty.
     """
 
@@ -61,6 +72,7 @@ class Completion:
     decode_s: float = field(compare=False)
     logprobs: tuple[TokenLogprob, ...] = ()
     score: float | None = None
+    segments: tuple[SpokenSegment, ...] = ()
 
     @property
     def tokens_per_second(self) -> float:

@@ -246,6 +246,7 @@ class Generator:
         stop_strings:      texts that end the answer, which does not contain them.
         bad_words_ids, suppress_tokens, no_repeat_ngram_size: what the answer may not contain.
         decoder_input_ids: of an encoder-decoder: tokens that the answer begins with. Default: the model's start token.
+        return_timestamps: of a model that reads speech: the answer says when its segments are spoken (``Completion.segments``).
         language, task:    of a model that reads speech of many languages, such as ``"en"`` and ``"transcribe"``.
         forced_bos_token_id, forced_eos_token_id, begin_suppress_tokens: the first and the last token, and what the first is not. With
                            ``suppress_tokens``, an encoder-decoder has the checkpoint's, and None removes one.

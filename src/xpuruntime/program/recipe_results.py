@@ -28,9 +28,11 @@ __all__ = [
     "groups_int4",
     "groups_of_blocks",
     "index_shape",
+    "largest",
     "one_dtype",
     "pad",
     "permute",
+    "product",
     "quantized",
     "quantized_fp8",
     "reals",
@@ -173,6 +175,22 @@ def summed(xs: Sequence[Typed], a: Mapping[str, Any]) -> Typed:
     dim_in(shape, a["dim"])
     kept_dim = (1,) if a["keepdim"] else ()
     return (*shape[: a["dim"]], *kept_dim, *shape[a["dim"] + 1 :]), dtype
+
+
+def largest(xs: Sequence[Typed], a: Mapping[str, Any]) -> Typed:
+    """Infer ``amax``, as ``sum``. A dim without elements has no maximum."""
+    if xs[0][0][dim_in(xs[0][0], a["dim"])] == 0:
+        fail(f"dim {a['dim']} of {list(xs[0][0])} has no maximum")
+    return summed(xs, a)
+
+
+def product(xs: Sequence[Typed], a: Mapping[str, Any]) -> Typed:
+    """Infer the product of two matrices or of stacks of them."""
+    (left, dtype), (right, _) = xs
+    if len(left) < 2 or len(right) < 2 or left[-1] != right[-2]:
+        fail(f"{shapes(xs)} are no matrices that can be multiplied")
+    stack_dims, _ = broadcast([(left[:-2], dtype), (right[:-2], dtype)], a)
+    return (*stack_dims, left[-2], right[-1]), one_dtype(xs)
 
 
 def expand(xs: Sequence[Typed], a: Mapping[str, Any]) -> Typed:

@@ -7,6 +7,7 @@ family and the operands are plain floating-point tensors on the host or a CUDA d
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from .requests import current_demand
 from .step_record import note_skipped
 from .transforms import active_transform
 
-__all__ = ["ROUTES", "Route", "attention_of_pytorch", "install", "uninstall"]
+__all__ = ["ROUTES", "Route", "attention_of_pytorch", "install", "skip_frames_of_mode", "uninstall"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +188,21 @@ class PolicyMode(TorchFunctionMode):  # type: ignore[misc]  # PyTorch is untyped
                     return result
                 reason = "no op of this package takes these arguments"
             note_skipped(func, route.family, reason)
+        elif func is Tensor.unflatten and torch.compiler.is_compiling():
+            func = (
+                torch.unflatten
+            )  # PyTorch's compiler cannot trace the method under a mode: it calls super()
         return func(*args, **(kwargs or {}))
+
+
+def skip_frames_of_mode() -> None:
+    """Have ``torch.compile`` leave the mode's own frame alone, if PyTorch's compiler is loaded.
+
+    Where a module's frame runs eagerly after a graph break, each call would otherwise compile this frame as a graph of one op, up to PyTorch's limit.
+    """
+    compiler = sys.modules.get("torch._dynamo.eval_frame")
+    if compiler is not None:
+        compiler.skip_code(PolicyMode.__torch_function__.__code__)
 
 
 class _Installed(threading.local):
@@ -204,6 +219,7 @@ def install() -> None:
     """Put the mode on this thread's stack, unless it is there. Each call needs one ``uninstall``."""
     _installed.scopes += 1
     if _installed.mode is None:
+        skip_frames_of_mode()
         _installed.mode = PolicyMode()
         _installed.mode.__enter__()
 

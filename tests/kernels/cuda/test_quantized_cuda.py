@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
@@ -11,13 +12,10 @@ from support.cuda_kernels import call_of, one_node
 
 from xpuruntime.codegen.cuda.target import cuda_target
 from xpuruntime.decisions import Reason
-from xpuruntime.kernels.cuda.matmul import quantized
-from xpuruntime.kernels.cuda.matmul.quantized import (
-    KERNELS,
-    QuantizedConfig,
-    quantized_config,
-    quantized_stage,
-)
+from xpuruntime.kernels.cuda.matmul import quantized, quantized_rows
+from xpuruntime.kernels.cuda.matmul.quantized import KERNELS, quantized_config, quantized_stage
+from xpuruntime.kernels.cuda.matmul.quantized_rows import RowsConfig, rows_lowered
+from xpuruntime.kernels.cuda.matmul.quantized_tiles import QuantizedConfig, QuantizedTiles
 from xpuruntime.kernels.kernel import LoweredCall
 from xpuruntime.kernels.spec.channel_codes import FP8
 from xpuruntime.kernels.spec.linear import LinearLayer
@@ -82,19 +80,19 @@ def wanted(
     return first * y[:, n:] if gated else first
 
 
-def results(kernel: Any, arrays: list[Any], shift: int = 0, **attrs: Any) -> Any:
+def results(kernel: Any, arrays: list[Any], shift: int = 0, target: Any = TARGET, **attrs: Any) -> Any:
     op = "norm_linear" if "gated" in attrs else "fused_linear"
     operands = arrays if op == "norm_linear" else arrays[:4]
     graph, feeds, known = one_node(op, operands, "124" if op == "norm_linear" else "12", **attrs)
     call = call_of(graph, known)
-    said = kernel.supports(call, TARGET)
+    said = kernel.supports(call, target)
     assert said, said.reason
-    (got,) = emulate(kernel.lower(call, TARGET), call, TARGET, feeds | known, shift)
+    (got,) = emulate(kernel.lower(call, target), call, target, feeds | known, shift)
     return got.astype(np.float64)
 
 
-def compared(kernel: Any, arrays: list[Any], shift: int = 0, **attrs: Any) -> None:
-    got = results(kernel, arrays, shift, **attrs)
+def compared(kernel: Any, arrays: list[Any], shift: int = 0, target: Any = TARGET, **attrs: Any) -> None:
+    got = results(kernel, arrays, shift, target, **attrs)
     want = wanted(arrays, kernel, **attrs)
     limit = LIMITS[arrays[0].dtype.name] * abs(want).max(initial=0)
     assert got.shape == want.shape
@@ -115,9 +113,70 @@ def test_few_rows_are_what_codes_and_scales_say(word: str, m: int, n: int, k: in
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("word", WORDS)
 @pytest.mark.parametrize(("m", "n", "k", "dtype"), [(17, 70, 264, "bfloat16"), (40, 33, 100, "float16"), (20, 40, 12, "float32"), (70, 24, 130, "float32")])  # fmt: skip
-def test_many_rows_multiply_the_weight_as_floats(word: str, m: int, n: int, k: int, dtype: str) -> None:
+def test_many_rows_without_wgmma_multiply_the_weight_as_floats(
+    word: str, m: int, n: int, k: int, dtype: str
+) -> None:
+    compared(WORDS[word], layer(m, n, k, dtype), act="silu", target=cuda_target("cuda:sm_80"))
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("word", WORDS)
+@pytest.mark.parametrize(("m", "n", "k", "dtype", "shift"), [
+    (17, 70, 264, "bfloat16", 0), (40, 33, 100, "float16", 0), (64, 130, 40, "bfloat16", 1), (18, 24, 1100, "bfloat16", 0), (70, 24, 2100, "float16", 0),
+    (130, 9, 200, "bfloat16", 1),
+])  # fmt: skip
+def test_many_rows_by_wgmma(word: str, m: int, n: int, k: int, dtype: str, shift: int) -> None:
+    kernel = WORDS[word].batch_invariant_form()
+    compared(kernel, layer(m, n, k, dtype), shift, act="silu")
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("config", [RowsConfig(64, 1), RowsConfig(64, 2, 5), RowsConfig(128, 1, 3, 3), RowsConfig(128, 2, 2, 5)], ids=str)  # fmt: skip
+@pytest.mark.parametrize("word", ["int8_weights", "fp8_weights", "int4_weights", "int4_weights_128"])
+def test_every_config_of_many_rows_gives_the_same(config: RowsConfig, word: str) -> None:
     kernel = WORDS[word]
-    compared(kernel, layer(m, n, k, dtype), act="silu")
+
+    class Chosen:
+        form, codes = kernel.form, kernel.codes
+
+        def supports(self, call: Any, target: Any) -> Any:
+            return kernel.supports(call, target)
+
+        def lower(self, call: Any, target: Any) -> LoweredCall:
+            lowered = kernel.lower(call, target)
+            tiles = QuantizedTiles(LinearLayer.of(call), kernel.form, codes=kernel.codes)
+            rows = rows_lowered(call, tiles, config)
+            return replace(rows, weights=lowered.weights, extra_weights=lowered.extra_weights)
+
+    compared(Chosen(), layer(70, 140, 600, "bfloat16"), act="silu")
+
+
+def test_where_many_rows_use_wgmma() -> None:
+    def parts(m: int, dtype: str, target: str, kernel: Any) -> set[str]:
+        graph, _, known = one_node("linear", [np.zeros((m, 64), getattr(ml_dtypes, dtype, dtype)), np.zeros((8, 64), getattr(ml_dtypes, dtype, dtype))], "1")  # fmt: skip
+        lowered = kernel.lower(call_of(graph, known), cuda_target(target))
+        return {p for stage in lowered.stages for p in stage.parts}
+
+    own = WORDS["fp8_weights"].batch_invariant_form()
+    assert "quantized_rows" in parts(17, "bfloat16", "cuda:sm_90", own)
+    assert "quantized_rows" in parts(1024, "float16", "cuda:sm_90", own)
+    assert "quantized_rows" in parts(64, "bfloat16", "cuda:sm_90", WORDS["fp8_weights"])
+    others = [
+        (16, "bfloat16", "sm_90"),
+        (1025, "bfloat16", "sm_90"),
+        (40, "float32", "sm_90"),
+        (40, "bfloat16", "sm_80"),
+    ]
+    for m, dtype, level in others:
+        assert "quantized_rows" not in parts(m, dtype, f"cuda:{level}", own), (m, dtype, level)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 7, 24, 140])
+def test_no_block_is_without_inputs(steps: int) -> None:
+    for asked in range(-1, 10):
+        split = quantized_rows.whole_split(steps, asked)
+        assert 1 <= split <= max(1, asked)
+        assert (split - 1) * -(-steps // split) < steps
 
 
 @pytest.mark.sampled(4)

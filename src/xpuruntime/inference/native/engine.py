@@ -15,8 +15,9 @@ from ...ir import Graph, Node
 from ...plugins.registered import registered_kernels
 from ...program.program import CompiledProgram
 from ...protocols import Artifact, EngineRequest, ModelSource
-from ...runtime.device import cpu, cuda
+from ...runtime.device import cpu, cuda, open_library
 from ...runtime.execution.demands import broken_rule
+from ...runtime.library_versions import reported_version
 from ...storage.code_digest import code_digest
 from ...targets import DeviceId
 from ...types import DType
@@ -52,6 +53,8 @@ __all__ = [
 ]
 
 _MOST_BUCKETS = 4096
+_VARYING = ("cublasLt", "cudnn")
+"""Libraries whose variants a measurement may choose. Another version has other variants under the same words."""
 WITHOUT_PASSES = "without_passes"
 """The engine option that names passes to leave out of the request's optimization level, separated by commas."""
 TIMES = "kernel_times"
@@ -214,13 +217,17 @@ def compiler_facts() -> Mapping[str, str]:
 
 
 def machine_facts(device: DeviceId) -> dict[str, str]:
-    """Return the facts of this machine and package that measured times depend on: device, driver, releases."""
+    """Return the facts of this machine and package that measured times depend on: device, driver, releases, libraries whose variants are
+    measured.
+    """
     facts = {"xpuruntime": __version__, "compiler": _compiler_digest()[:16]}
     if device.kind != "cuda":
         return facts | {"device": cpu().model}
     report = cuda()
     gpu = next((d for d in report.devices if d.index == device.index), None)
-    return facts | {"device": "" if gpu is None else gpu.name, "driver": report.driver_version}
+    facts |= {"device": "" if gpu is None else gpu.name, "driver": report.driver_version}
+    versions = {name: reported_version(open_library(name)) for name in _VARYING}
+    return facts | {name: version for name, version in versions.items() if version}
 
 
 def _left_out(request: EngineRequest) -> list[str]:

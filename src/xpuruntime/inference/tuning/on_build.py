@@ -231,6 +231,10 @@ class _Measurement:
         kernels = {call: list(tunable.kernels[call]) for call in group}
         with ExitStack() as stack:
             variants = self._opened(tunable, kernels, base, stack)
+            kernels = {
+                call: [w for w in words if w not in tunable.refused.get(call, {})]
+                for call, words in kernels.items()
+            }
             close = [call for call in kernels if call not in self.unmeasured]
             try:
                 probes = self._probed(kernels, variants)

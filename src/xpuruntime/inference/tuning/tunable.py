@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from ... import _core
 from ...compiler.locked import KernelLock
-from ...errors import XpuError
+from ...errors import KernelRefused, XpuError
+from ...policies.fields.pins import parted
 from ...program.program import CompiledProgram
 from ...protocols import Array
 from ...runtime.device import Device
@@ -26,7 +27,7 @@ from ..execution.contexts import DEADLINES
 from ..execution.seeded_inputs import sample_feeds
 from .timing import Sample, repeats, whole_runs
 
-__all__ = ["CompileWith", "KernelVariant", "TunableProgram", "call_of"]
+__all__ = ["CompileWith", "KernelVariant", "TunableProgram", "call_of", "measured_words"]
 
 _SHORT_RUN = 0.05  # a run that takes less of its limit is repeated
 CompileWith = Callable[[Mapping[str, str] | None], tuple[CompiledProgram, KernelLock]]
@@ -36,6 +37,13 @@ CompileWith = Callable[[Mapping[str, str] | None], tuple[CompiledProgram, Kernel
 def call_of(key: str) -> str:
     """Return the ``call_key`` of a lock's key."""
     return key.partition(" ")[0]
+
+
+def measured_words(words: Sequence[str], times: Mapping[str, Any]) -> list[str]:
+    """Return the kernels of a call that have times; none if a kernel lacks them. A variant lacks them if its library does not offer it."""
+    if any(w not in times for w in words if not parted(w)[1]):
+        return []
+    return [w for w in words if w in times]
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +145,8 @@ class TunableProgram:
             if key in self.keys:  # nodes with one call may differ in the kernels that a rule permits
                 self.kernels[call_of(key)] = max(self.kernels.get(call_of(key), ()), words, key=len)
         self.feeds = sample_feeds(self.entry.inputs) if feeds is None else dict(feeds)
+        # By call: variants that a library does not offer, and why.
+        self.refused: dict[str, dict[str, str]] = {}
         self._weights: list[Weights] = []
 
     @property
@@ -153,18 +163,48 @@ class TunableProgram:
         return words
 
     def open(self, name: str, words: Mapping[str, str]) -> KernelVariant:
-        """Return the program with these kernels, ready to run. The caller closes it."""
+        """Return the program with these kernels, ready to run. The caller closes it.
+
+        A variant that its library does not offer is replaced by the default kernel, and noted in ``refused``. Raises KernelRefused for others.
+        """
         program, lock = self.program, self.lock
-        if dict(words) != lock.kernels:
+        words = {k: w if w in self._offered(k) else lock.kernels[k] for k, w in words.items()}
+        if words != lock.kernels:
             program, lock = self._compile_with(words)
-        executor = Executor(
-            program, Device(self._device), threads=self._threads, policy=SETTLED, store=self._store
-        )
+        try:
+            executor = Executor(
+                program, Device(self._device), threads=self._threads, policy=SETTLED, store=self._store
+            )
+        except KernelRefused as refused:
+            if not self._note_refused(refused, words, program, lock):
+                raise
+            return self.open(name, words)
         weights = load_weights(self._source, program, executor.device, shared=self._weights)
         self._weights.append(weights)
         executor.bind(weights)
         arrays = [np.ascontiguousarray(self.feeds[s.name]) for s in executor.entry.inputs]
         return KernelVariant(name, words, executor, lock.stages[program.entries[0].name], arrays)
+
+    def _offered(self, key: str) -> list[str]:
+        """Return the kernels of a call that no library has refused."""
+        words = (*self.lock.alternatives[key], self.lock.kernels[key])
+        return [w for w in words if w not in self.refused.get(call_of(key), {})]
+
+    def _note_refused(
+        self, refused: KernelRefused, words: Mapping[str, str], program: CompiledProgram, lock: KernelLock
+    ) -> bool:
+        """Note the variants that libraries refuse. Return False if they refuse anything else."""
+        entry = program.entries[0]
+        reasons = {(kernel, nodes): why for kernel, nodes, why in refused.calls}
+        found: dict[str, str] = {}
+        for key, call in zip(lock.stages[entry.name], entry.plans[0].calls, strict=True):
+            if (call.kernel, call.nodes) in reasons:
+                if not key or not parted(words[key])[1] or words[key] == self.lock.kernels[key]:
+                    return False
+                found[key] = reasons[call.kernel, call.nodes]
+        for key, why in found.items():
+            self.refused.setdefault(call_of(key), {})[words[key]] = why
+        return bool(found)
 
     def nodes(self) -> dict[str, tuple[str, tuple[str, ...]]]:
         """Return op and model nodes of each call."""

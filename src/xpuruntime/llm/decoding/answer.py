@@ -11,13 +11,14 @@ from numpy.typing import NDArray
 from ...errors import RunError
 from ...ir.interp.sampling import NO_TOKEN
 from ...protocols import Array
-from ..answers import Completion, Piece, Source, TokenLogprob
+from ..answers import Completion, Piece, Source, SpokenSegment, TokenLogprob
 from ..checkpoint.text import TextCodec, TextStream
 from ..sampling import pick
 from .grammar import GrammarMatcher
 from .processors import initial_counts, process
 from .sources import source_rows
 from .stops import StopStrings
+from .timestamps import segments_of
 from .words import GenerationOptions
 
 __all__ = ["AnswerState", "checked_token"]
@@ -52,6 +53,7 @@ class AnswerState:
         self.counts: NDArray[np.int32] | None = (
             initial_counts(options, prompt, vocab) if options.counts else None
         )
+        self._text = text
         self._limit, self._capacity = options.limit(len(prompt)), capacity
         self._stream = None if text is None else TextStream(text)
         self._stops = StopStrings(options.stop_strings)
@@ -115,7 +117,9 @@ class AnswerState:
         finish = finish or ("capacity" if len(self.prompt) + length - 1 >= self._capacity else "")
         text = ""
         if self._stream is not None:
-            shown = "" if stop else self._stream.add(token)
+            times = options.timestamps
+            hidden = stop or (times is not None and token >= times.first)
+            shown = "" if hidden else self._stream.add(token)
             text = self._stops.add(shown + self._stream.end() if finish else shown)
             if self._stops.stopped:
                 finish = "stop"
@@ -132,7 +136,13 @@ class AnswerState:
         logprobs = tuple(p.logprob for p in pieces[:count] if p.logprob is not None)
         rows = len(self.prompt) if self.source is None else source_rows(self.source)
         text = "".join(p.text for p in pieces)
-        return Completion(tuple(self.tokens[:count]), text, rows, finish, prefill_s, decode_s, logprobs)
+        segments: tuple[SpokenSegment, ...] = ()
+        if (times := self.options.timestamps) is not None:
+            decode = (lambda tokens: "") if self._text is None else self._text.decode
+            segments = segments_of(self.tokens[:count], times, decode)
+        return Completion(
+            tuple(self.tokens[:count]), text, rows, finish, prefill_s, decode_s, logprobs, segments=segments
+        )
 
 
 def checked_token(token: int) -> int:

@@ -1,6 +1,6 @@
 """Processors: what earlier tokens change in the logits of the next one, in the order of transformers.
 
-Penalties; repeated n-grams; bad words; stop tokens before the minimum length; suppressed tokens; forced tokens. Temperature, top_k, top_p and min_p follow in
+Penalties; repeated n-grams; bad words; stop tokens before the minimum length; suppressed tokens; times of speech; forced tokens. Temperature, top_k, top_p and min_p follow in
 ``sampling``.
 """
 
@@ -48,6 +48,8 @@ def process(
         forbidden += options.stop_tokens
     if forbidden:
         x[[t for t in forbidden if 0 <= t < x.size]] = -np.inf
+    if options.timestamps is not None:
+        options.timestamps.constrain(x, answer)
     if (forced := options.forced(len(prompt), len(answer))) is not None:
         x[:] = -np.inf
         x[forced] = 0

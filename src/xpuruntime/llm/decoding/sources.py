@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,9 +14,18 @@ from ...errors import InputError
 from ..audio import HOP, RATE, log_mel
 from ..checkpoint.config import DecoderConfig
 from ..checkpoint.data import Checkpoint
+from .timestamps import Timestamps
 from .words import GenerationOptions
 
-__all__ = ["MODEL_WORDS", "SOURCE_WORDS", "features_of", "first_tokens", "source_inputs", "source_rows"]
+__all__ = [
+    "MODEL_WORDS",
+    "SOURCE_WORDS",
+    "features_of",
+    "first_tokens",
+    "source_inputs",
+    "source_rows",
+    "with_timestamps",
+]
 
 MODEL_WORDS = ("forced_bos_token_id", "forced_eos_token_id", "suppress_tokens", "begin_suppress_tokens")
 """Words of the checkpoint's ``generation_config.json`` that hold for an encoder-decoder unless an argument says otherwise."""
@@ -125,4 +135,28 @@ def _spoken(
             raise InputError(who, "knows no such task", got=task, do=f"Give task, one of {known}.")
         tokens.append(tasks[task])
     silent = words.get("no_timestamps_token_id")
-    return tokens if silent is None else [*tokens, silent]
+    return tokens if silent is None or options.timestamps else [*tokens, silent]
+
+
+def with_timestamps(checkpoint: Checkpoint, options: GenerationOptions) -> GenerationOptions:
+    """Return options with the rules of times, if they are wanted. Raises InputError for a model that writes none."""
+    if not options.return_timestamps:
+        return options
+    words, who = checkpoint.generation, f"language model {checkpoint.name}"
+    encoder, silent = checkpoint.config.encoder, words.get("no_timestamps_token_id")
+    if encoder is None or not encoder.features or not _is_count(silent, checkpoint.config.vocab - 1):
+        do = "Remove it, or open a Whisper model with its generation_config.json."
+        raise InputError(who, "writes no times, which return_timestamps asks for", got=silent, do=do)
+    if options.grammar is not None:
+        do = "Drop one of the two."
+        raise InputError(
+            who, "does not support return_timestamps with a grammar", got=options.grammar[0], do=do
+        )
+    latest = words.get("max_initial_timestamp_index")
+    ends = min(options.stop_tokens, default=silent + 1)
+    times = Timestamps(silent + 1, ends, latest if _is_count(latest, checkpoint.config.vocab) else None)
+    return replace(options, timestamps=times)
+
+
+def _is_count(value: object, most: int) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < most

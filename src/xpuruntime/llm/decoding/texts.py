@@ -14,7 +14,7 @@ from ..checkpoint.data import Checkpoint
 from ..checkpoint.text import TextCodec
 from .answer import AnswerState
 from .grammar import Grammars
-from .sources import MODEL_WORDS, SOURCE_WORDS, features_of, first_tokens
+from .sources import MODEL_WORDS, SOURCE_WORDS, features_of, first_tokens, with_timestamps
 from .words import GenerationOptions, read_words
 
 __all__ = ["AnswerTexts", "options_of"]
@@ -163,4 +163,5 @@ def options_of(checkpoint: Checkpoint, words: Mapping[str, Any]) -> GenerationOp
         who = f"language model {checkpoint.name}"
         raise InputError(who, "has no encoder, which this word is for", got=given[0], do="Remove it.")
     always = {w: own[w] for w in MODEL_WORDS if w in own} if sizes.encoder is not None else {}
-    return read_words(arguments, config, own, sizes.stops, sizes.vocab, always)
+    options = read_words(arguments, config, own, sizes.stops, sizes.vocab, always)
+    return with_timestamps(checkpoint, options)

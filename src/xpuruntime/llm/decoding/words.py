@@ -19,6 +19,7 @@ import numpy as np
 from ...errors import InputError
 from ...storage.files import read_regular
 from ..sampling import Sampling
+from .timestamps import Timestamps
 
 __all__ = ["IGNORED", "NEUTRAL", "WORDS", "GenerationOptions", "read_words", "speculation_of"]
 
@@ -59,6 +60,8 @@ class GenerationOptions:
     decoder_input_ids: tuple[int, ...] = ()
     language: str = ""
     task: str = ""
+    return_timestamps: bool = False
+    timestamps: Timestamps | None = None
 
     def limit(self, prompt_tokens: int) -> int:
         """Return the maximum number of tokens of an answer. Raises InputError if ``max_length`` leaves none."""
@@ -109,7 +112,7 @@ class GenerationOptions:
         lengths = (self.min_new_tokens > 0 or self.min_length > 0) and bool(self.stop_tokens)
         rest = self.no_repeat_ngram_size or self.logprobs is not None or self.grammar or self.num_beams > 1
         later = bool(self.begin_suppressed) and self.forced_first is not None
-        return not (multiple or lengths or rest or later)
+        return not (multiple or lengths or rest or later or self.timestamps)
 
     @property
     def most_likely(self) -> bool:
@@ -267,6 +270,7 @@ WORDS: Mapping[str, Callable[[str, Any], Any]] = {
     "decoder_input_ids": _tokens,
     "language": _word,
     "task": _word,
+    "return_timestamps": _flag,
     "no_repeat_ngram_size": _count(0),
     "logprobs": _count(0, _MAX_LOGPROBS),
     "num_return_sequences": _count(1, 1 << 16),
@@ -285,7 +289,7 @@ ALIASES = {"n": "num_return_sequences", "stops": "eos_token_id"}
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "constraints": (), "diversity_penalty": (0,), "dola_layers": (), "encoder_no_repeat_ngram_size": (0,),
     "encoder_repetition_penalty": (1,), "epsilon_cutoff": (0,), "eta_cutoff": (0,), "exponential_decay_length_penalty": (),
-    "force_words_ids": (), "return_timestamps": (False,), "guidance_scale": (1,), "max_time": (), "num_beam_groups": (1,),
+    "force_words_ids": (), "guidance_scale": (1,), "max_time": (), "num_beam_groups": (1,),
     "penalty_alpha": (0,), "remove_invalid_values": (False,), "renormalize_logits": (False,), "sequence_bias": (), "token_healing": (False,),
     "top_h": (), "typical_p": (1,), "watermarking_config": (), "use_mtp": (False,), "speculation_type": (),
 }  # fmt: skip
@@ -411,7 +415,7 @@ def read_words(
 _PLAIN = (
     "max_new_tokens", "max_length", "min_new_tokens", "min_length", "no_repeat_ngram_size", "logprobs", "num_beams", "length_penalty",
     "early_stopping", "prompt_lookup_num_tokens", "max_matching_ngram_size", "assistant_model", "num_assistant_tokens",
-    "decoder_input_ids", "language", "task",
+    "decoder_input_ids", "language", "task", "return_timestamps",
 )  # fmt: skip
 """Words that are fields of ``GenerationOptions``."""
 

@@ -21,7 +21,10 @@ PINS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "algorithm": "a cuBLASLt algorithm id, as receipts show it",
             "choice": "index from 0 among the algorithms with that id, or among all, in the order of cuBLASLt's heuristic",
         },
-        "cudnn": {"engine": "a cuDNN engine's global index, as receipts show it"},
+        "cudnn": {
+            "engine": "a cuDNN engine's global index, as receipts show it",
+            "choice": "index from 0 among the configurations of that engine, or among all that compute in the model's type, in the order of cuDNN's heuristic",
+        },
     }
 )
 """The pins of each kernel, name to meaning. Values are integers from 0."""

@@ -19,6 +19,7 @@ from ...targets import DeviceId
 from ..ops.library import LIBRARY
 from ..programs import BACKWARD, FORWARD
 from ..requests import Demand, DemandCell, current_demand
+from ..routing import skip_frames_of_mode
 from .attention import route_attention
 from .boxed import boxed
 from .by_size import MAX_SIZES, GraphBySize, has_dynamic_sizes
@@ -34,6 +35,7 @@ from .whole_pools import whole_pools
 __all__ = ["xpuruntime_backend"]
 
 _log = logger("xpuruntime.pytorch")
+skip_frames_of_mode()  # PyTorch's compiler is loaded now; a policy may be in force already
 _WITHOUT_KERNEL = (
     "native_group_norm_backward", "avg_pool2d_backward", "_adaptive_avg_pool2d_backward",
 )  # fmt: skip

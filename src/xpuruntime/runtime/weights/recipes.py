@@ -1,7 +1,7 @@
 """Weight recipes, which run once when weights are loaded: one NumPy function per op of ``program.recipe_table``.
 
 Each step rounds once to its dtype. For ``add sub mul div reciprocal sqrt`` float32 is wide enough: its 24 bits make the second rounding to float16
-or bfloat16 harmless (Figueroa, "When is double rounding innocuous?", 1995). ``rsqrt exp cos sin sum`` and the scales are computed in
+or bfloat16 harmless (Figueroa, "When is double rounding innocuous?", 1995). ``rsqrt exp log cos sin tanh sum matmul`` and the scales are computed in
 float64. Data movement (reshape, permute, slice, expand, flip) returns views, so a weight that is only permuted is read once, when its
 buffer is written.
 """
@@ -260,6 +260,10 @@ STEPS: Mapping[str, Step] = {
     "exp": _rounded(np.exp, np.float64),
     "cos": _rounded(np.cos, np.float64),
     "sin": _rounded(np.sin, np.float64),
+    "log": _rounded(np.log, np.float64),
+    "tanh": _rounded(np.tanh, np.float64),
+    "matmul": _rounded(np.matmul, np.float64),
+    "amax": lambda xs, a: np.max(xs[0], axis=a["dim"], keepdims=a["keepdim"]),
     "sum": _sum,
     "expand": lambda xs, a: np.broadcast_to(xs[0], tuple(a["shape"])),
     "flip": lambda xs, a: np.flip(xs[0], a["dims"]),

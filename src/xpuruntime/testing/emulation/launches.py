@@ -23,7 +23,6 @@ from ...program.program import WeightTransformRecipe
 from ...protocols import Array
 from ...runtime.memory.layouts import from_memory, memory_shape, to_memory
 from ...runtime.weights.recipes import run_recipe
-from ...types import DType
 from .cuda_host import CudaHost, cuda_host
 
 __all__ = ["EmulatedKernels", "emulate", "packed_weight", "unset_array"]
@@ -122,7 +121,7 @@ def emulate(
             if packed is None:
                 add(f"in{i}", to_memory(value, operand.spec), shift)
             else:  # tiles of bytes begin at aligned addresses, as a program's weights do
-                add(f"in{i}", packed_weight(packed, value), 0 if packed.spec.dtype is DType.INT8 else shift)
+                add(f"in{i}", packed_weight(packed, value), 0 if packed.spec.dtype.bits == 8 else shift)
     for name, (i, packed) in lowered.extra_weights.items():
         add(name, packed_weight(packed, arrays[call.tensor(i).name]))
     for i, size in enumerate(lowered.temps):

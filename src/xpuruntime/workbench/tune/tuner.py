@@ -32,7 +32,7 @@ from ...inference.partitioned.mixed_search import ROUNDS as SEARCHES
 from ...inference.session import InferenceSession
 from ...inference.tuning.samples import collected, details_of, measured_round, medians
 from ...inference.tuning.timing import WHOLE, Sample, whole_runs
-from ...inference.tuning.tunable import KernelVariant, TunableProgram, call_of
+from ...inference.tuning.tunable import KernelVariant, TunableProgram, call_of, measured_words
 from ...numerics import compare_all, tolerance_for
 from ...policies import Policy
 from ...profiler.statistics import median_interval, paired_ratio
@@ -276,8 +276,8 @@ class _TunableModel:
         times_of, lock = self.medians(journal), self.programs.lock
         for key, words in lock.alternatives.items():
             times = times_of.get(call_of(key), {})
-            is_complete = all(w in times for w in words) and len(words) > 1
-            best[key] = min(words, key=times.__getitem__) if is_complete else lock.kernels[key]
+            measured = measured_words(words, times)
+            best[key] = min(measured, key=times.__getitem__) if len(measured) > 1 else lock.kernels[key]
         return best
 
     def samples(self, journal: Journal) -> dict[str, dict[str, list[float]]]:
@@ -297,9 +297,10 @@ class _TunableModel:
     def tuned(self, journal: Journal) -> Iterator[TunedCall]:
         """Yield the calls with more than one kernel that were measured."""
         samples, nodes = self.samples(journal), self.programs.nodes()
-        for key, words in self.programs.kernels.items():
+        for key, able in self.programs.kernels.items():
             times = samples.get(key, {})
-            if len(words) < 2 or any(w not in times for w in words):
+            words = measured_words(able, times)
+            if len(words) < 2:
                 continue
             us = {w: float(np.median(times[w])) for w in words}
             default, fastest = self.programs.default[key], min(words, key=us.__getitem__)

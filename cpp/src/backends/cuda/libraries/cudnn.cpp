@@ -1,7 +1,8 @@
 // cuda/libraries/cudnn.cpp: cuDNN's graph API as a kernel library: `conv` and `attention`.
 //
-// Options of every call in addition to its own: engine (cuDNN's global index; -1: the first with the required
-// precision), workspace_bytes, in (dtype).
+// Options of every call in addition to its own: engine (cuDNN's global index; -1: any with the required
+// precision), choice (index among the configurations that the heuristics offer of those; -1: the first that
+// has a plan), workspace_bytes, in (dtype).
 #include <cstdio>
 #include <map>
 #include <type_traits>

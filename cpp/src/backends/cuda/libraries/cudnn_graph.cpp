@@ -246,6 +246,8 @@ Result<std::shared_ptr<const CudnnPlan>> CudnnPlan::choose(CudnnGraph graph, con
     const CudnnApi& f = graph.f_;
     const std::shared_ptr<CudnnPlan> plan(new CudnnPlan(std::move(graph)));
     const int64_t requested_engine = int_option(call, "engine", -1);
+    const int64_t choice = int_option(call, "choice", -1);
+    int64_t eligible = 0;  // configurations that `choice` counts
     const int64_t limit = workspace_limit(call);
     const auto in = option<std::string>(call, "in", "float32");
     std::map<int64_t, std::string> rejections;  // rejected engines and the reason
@@ -255,7 +257,12 @@ Result<std::shared_ptr<const CudnnPlan>> CudnnPlan::choose(CudnnGraph graph, con
         ++configurations;
         std::string& reason = rejections[engine.index];
         if (requested_engine >= 0 && engine.index != requested_engine) return false;
-        if (requested_engine < 0 && !(reason = imprecision(engine, in == "float32")).empty()) return false;
+        if (const std::string why = imprecision(engine, in == "float32");
+            requested_engine < 0 && !why.empty()) {
+            reason = why;
+            return false;
+        }
+        if (choice >= 0 && eligible++ != choice) return false;
         if (!(reason = plan->try_build(config.get(), limit)).empty()) return false;
         plan->config_ = std::move(config);
         plan->implementation_ = "cudnnBackendExecute engine " + std::to_string(engine.index) + ", " + from +
@@ -269,6 +276,15 @@ Result<std::shared_ptr<const CudnnPlan>> CudnnPlan::choose(CudnnGraph graph, con
                            "configuration " + std::to_string(i) +
                                (mode == dnn::mode_fallback ? " of the fallbacks" : "")))
                 return std::shared_ptr<const CudnnPlan>(plan);
+    }
+    if (choice >= 0) {
+        std::string why;
+        for (const auto& [index, reason] : rejections)
+            if (!reason.empty()) why += " engine " + std::to_string(index) + " " + reason + ";";
+        return Status{Code::unsupported,
+                      call.kernel + ": cuDNN has no plan at choice " + std::to_string(choice) + " of " +
+                          std::to_string(eligible) + " for this " + what + (why.empty() ? "" : ":" + why),
+                      "Name another choice, or none."};
     }
     // For small and for grouped convolutions the heuristics offer few engines, which may all be imprecise. So
     // try every engine that was not offered.

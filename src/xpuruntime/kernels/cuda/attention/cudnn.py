@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from ....codegen.cuda.target import CudaTarget
 from ....codegen.target import CodegenTarget
@@ -19,7 +19,7 @@ from ...kernel import Kernel, LoweredCall, NodeCall, Stage
 from ...spec.attention import AttentionShape, supported
 from ...spec.product import sizes
 from ..heavy import CHUNK_BYTES, TAGS, bytes_of, in_chunks
-from ..matmul.libraries import absent
+from ..matmul.libraries import CHOICES, absent
 from .flash import HEAD_SIZES
 
 __all__ = ["KERNELS", "CudnnAttention"]
@@ -39,18 +39,22 @@ _SIZED = ("q", "k", "v")
 class CudnnAttention(Kernel):
     """cuDNN's attention.
 
-    engine: a global engine index of cuDNN; -1: the heuristic's first engine that sums in float32 and is deterministic.
+    engine: a global engine index of cuDNN; -1: any that sums in float32 and is deterministic.
+    choice: an index among the configurations of such engines in the heuristic's list; -1: the first that has a plan.
     """
 
     name: str = "attention/cudnn"
     engine: int = -1
+    choice: int = -1
     ops: tuple[str, ...] = ("attention",)
     on_request: bool = False
     opt_in_reason: str = "pins an engine"
+    variants: ClassVar[tuple[Mapping[str, int], ...]] = CHOICES
 
     def pinned(self, word: str, values: Mapping[str, int]) -> CudnnAttention:
-        """Return the kernel with an engine of cuDNN fixed."""
-        return replace(self, name=f"attention/{word}", engine=values.get("engine", -1), on_request=True)
+        """Return the kernel with an engine or a configuration of cuDNN fixed."""
+        engine, choice = values.get("engine", -1), values.get("choice", -1)
+        return replace(self, name=f"attention/{word}", engine=engine, choice=choice, on_request=True)
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
         """Return yes for float16 and bfloat16 heads of at most 256 elements in 16-byte chunks, without a mask tensor; causal from the first key on."""
@@ -81,7 +85,7 @@ class CudnnAttention(Kernel):
         options |= {f"{n}_strides": list(spec.physical.strides) for n, spec in specs.items()}
         options |= {
             "scale": s.scale, "causal": s.causal and s.offset < s.keys - 1, "offset": s.offset, "in": call.outputs[0].dtype.value,
-            "engine": self.engine,
+            "engine": self.engine, "choice": self.choice,
         }  # fmt: skip
         seen = 0.5 if s.causal and s.queries == s.keys and not s.offset else 1
         stage = Stage(

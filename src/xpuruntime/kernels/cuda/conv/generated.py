@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from ....codegen.c_types import accumulator
 from ....codegen.target import CodegenTarget
@@ -27,7 +27,7 @@ from ..heavy import MAX_BLOCKS_YZ, TAGS, about, bytes_of, c_bool, constants, in_
 from ..launch import LaunchConfig, cuda_stage
 from ..matmul.fma import FmaConfig, fma_config, fma_launch, fma_lowered, fma_numbers, split_arguments
 from ..matmul.generated import Tile, tile_for
-from ..matmul.libraries import absent
+from ..matmul.libraries import CHOICES, absent
 from ..matmul.text import parts_of
 from .depthwise import Depthwise
 from .text import arguments_of, finish_text, window_text
@@ -232,19 +232,23 @@ def _plain_stage(call: NodeCall, s: ConvShape, packed_k: int) -> Stage:
 class CudnnConv(Kernel):
     """cuDNN's fused graph of convolution, residual, bias and activation.
 
-    engine: a global engine index of cuDNN; -1: the heuristic's first engine that computes in the model's dtype (float32 without TF32, sums
-            in float32, no Winograd transforms, deterministic).
+    engine: a global engine index of cuDNN; -1: any that computes in the model's dtype (float32 without TF32, sums in float32, no Winograd
+            transforms, deterministic).
+    choice: an index among the configurations of such engines in the heuristic's list; -1: the first that has a plan.
     """
 
     name: str = "conv/cudnn"
     engine: int = -1
+    choice: int = -1
     ops: tuple[str, ...] = OPS
     on_request: bool = False
     opt_in_reason: str = "pins an engine"
+    variants: ClassVar[tuple[Mapping[str, int], ...]] = CHOICES
 
     def pinned(self, word: str, values: Mapping[str, int]) -> CudnnConv:
-        """Return the kernel with an engine of cuDNN fixed."""
-        return replace(self, name=f"conv/{word}", engine=values.get("engine", -1), on_request=True)
+        """Return the kernel with an engine or a configuration of cuDNN fixed."""
+        engine, choice = values.get("engine", -1), values.get("choice", -1)
+        return replace(self, name=f"conv/{word}", engine=engine, choice=choice, on_request=True)
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
         """Return yes for floats of 16 and 32 bits, one or two spatial dims, constant filters, and a residual of the result's shape and strides."""
@@ -307,7 +311,7 @@ class CudnnConv(Kernel):
             "y_shape": [s.images, o, *s.out[1:]], "y_strides": _strides_of(s, s.y),
             "stride": list(s.stride[1:]), "dilation": list(s.dilation[1:]), "begin": [*(0 for _ in lead), *begin],
             "end": [*(0 for _ in lead), *end], "bias": call.optional(2) is not None, "residual": residual is not None,
-            "act": act_of(call), "in": call.outputs[0].dtype.value, "engine": self.engine,
+            "act": act_of(call), "in": call.outputs[0].dtype.value, "engine": self.engine, "choice": self.choice,
         }  # fmt: skip
         if residual is not None:
             options["r_strides"] = _strides_of(s, s.r)

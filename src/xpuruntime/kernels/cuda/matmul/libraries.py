@@ -11,7 +11,7 @@ import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from .... import env
 from ....codegen.target import CodegenTarget
@@ -25,7 +25,10 @@ from ..heavy import about, bytes_of
 from ..launch import Argument, LaunchConfig, blocks_for, cuda_stage
 from .text import arguments_of, element_offset_text, finish_text, parts_of, supported
 
-__all__ = ["Cublas", "CublasLt", "installed"]
+__all__ = ["CHOICES", "Cublas", "CublasLt", "absent", "installed"]
+
+CHOICES: tuple[Mapping[str, int], ...] = tuple({"choice": i} for i in range(1, 4))
+"""Entries of a library's list that a measurement tries besides the first."""
 
 _FILES: Mapping[str, tuple[str, str]] = {
     "cublas": ("XPU_LIBCUBLAS", "libcublas.so*"),
@@ -166,6 +169,7 @@ class CublasLt(Kernel):
     ops: tuple[str, ...] = (*OPS, WIDE)
     on_request: bool = False
     opt_in_reason: str = "pins an algorithm"
+    variants: ClassVar[tuple[Mapping[str, int], ...]] = CHOICES
 
     def pinned(self, word: str, values: Mapping[str, int]) -> CublasLt:
         """Return the kernel with an algorithm of cuBLASLt fixed."""

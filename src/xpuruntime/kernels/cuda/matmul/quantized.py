@@ -2,8 +2,8 @@
 inputs), and ``matmul/stored_weights`` (the groups of a GGUF file's blocks).
 
 Few rows are bandwidth-bound: the kernel of ``templates/cuda/quantized.cuh`` reads the codes once, on tensor cores for 16-bit floats. For more rows, a
-first stage writes the weight as floats to a workspace, and cuBLASLt multiplies it; under ``batch_invariant``, or without cuBLASLt, our own GEMM. Codes and scales are those of the CPU's kernels:
-weights are quantized when they are loaded.
+first stage writes the weight as floats to a workspace, and cuBLASLt multiplies it; under ``batch_invariant``, or without cuBLASLt, our own GEMM.
+``quantized_rows`` has the rows in between. Codes and scales are those of the CPU's kernels: weights are quantized when they are loaded.
 """
 
 from __future__ import annotations
@@ -16,17 +16,18 @@ from typing import Any
 from ....codegen.c_types import C_TYPES
 from ....codegen.target import CodegenTarget
 from ....decisions import Reason, Support
-from ....program.program import RecipeStep
 from ....storage.blocks import GroupForm
-from ....types import DType, TensorSpec
-from ...kernel import Kernel, LoweredCall, NodeCall, Packed, Stage
-from ...spec.channel_codes import FP8, INT8, ChannelCodes, shifted
+from ....types import DType
+from ...kernel import Kernel, LoweredCall, NodeCall, Stage
+from ...spec.channel_codes import FP8, INT8, ChannelCodes
 from ...spec.linear import LinearLayer, not_in_blocks, why_not
-from ..heavy import REFERENCE_SMS, TAGS, about, c_bool, constants, in_chunks, shared_limit
+from ..heavy import REFERENCE_SMS, TAGS, about, in_chunks, shared_limit
 from ..launch import Argument, LaunchConfig, blocks_for, cuda_stage
 from .gemv import GemvProblem, gemv_finish, problem_of_layer
 from .generated import Generated
 from .libraries import CublasLt
+from .quantized_rows import by_wgmma, rows_config, rows_lowered
+from .quantized_tiles import STEP, QuantizedConfig, QuantizedTiles, struct_text, weight_arguments
 from .text import parts_of
 
 __all__ = [
@@ -44,14 +45,6 @@ __all__ = [
 MAX_ROWS = 16
 """Maximum rows of the bandwidth-bound kernel; above this, writing the weight as floats first is faster."""
 
-_OUTPUTS = 16
-"""Outputs of a tile."""
-_STEP = {4: 128, 8: 64}
-"""Inputs of a tile, by the bits of a code."""
-_CODES_BYTES = 1024
-"""Bytes of a tile's codes."""
-_NUMBERS = {"": 0, "bfloat16": 1, "float16": 2, "product": 3, "float32": 4}
-"""Numbers of a group -> their index in the template."""
 _ROWS = {True: 16, False: 4}
 """Maximum rows of a block, with and without tensor cores."""
 _MANY_WARPS = 12
@@ -60,127 +53,6 @@ _WARPS = {(4, False): 4, (4, True): 6, (8, False): 6, (8, True): 8}
 """Warps of a block by the bits of a code, and whether an SM has more than eight tiles of outputs."""
 _THREADS, _PIECES = 256, 4
 """Threads of a block that writes the weight as floats, and pieces of eight inputs of a thread."""
-
-
-@dataclass(frozen=True, slots=True)
-class QuantizedConfig:
-    """Sizes of a launch.
-
-    rows:            rows of x that a block multiplies.
-    split:           warps of a block, which split the inputs between them.
-    stages:          tiles in flight per warp.
-    tiles_per_block: tiles of outputs that a block computes in turn.
-    min_blocks_per_sm: occupancy that bounds the registers of a thread.
-    """
-
-    rows: int
-    split: int
-    stages: int
-    tiles_per_block: int = 1
-    min_blocks_per_sm: int = 2
-
-
-@dataclass(frozen=True, slots=True)
-class QuantizedTiles:
-    """The weight of a layer in tiles of 16 outputs, or the matrices of ``experts`` experts.
-
-    codes: the codes of a weight without groups.
-    steps: tiles along the inputs. tiles: tiles along the outputs of a half.
-    """
-
-    layer: LinearLayer
-    form: GroupForm | None
-    experts: int = 0
-    codes: ChannelCodes = INT8
-
-    @property
-    def word(self) -> str:
-        """The codes as a part of names of functions."""
-        return f"int{self.form.bits}" if self.form else self.codes.word
-
-    @property
-    def bits(self) -> int:
-        return self.form.bits if self.form else 8
-
-    @property
-    def groups(self) -> int:
-        """Groups of an output in a tile."""
-        return _STEP[self.bits] // self.form.group if self.form else 0
-
-    @property
-    def bytes(self) -> int:
-        return _CODES_BYTES + (self.form.number_bytes * _OUTPUTS * self.groups if self.form else 0)
-
-    @property
-    def steps(self) -> int:
-        return max(1, math.ceil(self.layer.k / _STEP[self.bits]))
-
-    @property
-    def tiles(self) -> int:
-        return self.layer.panels(_OUTPUTS)
-
-    @property
-    def spec(self) -> TensorSpec:
-        dtype = DType.INT8 if self.form else self.codes.dtype
-        return TensorSpec((self.matrices * self.tiles, self.steps, self.bytes), dtype)
-
-    @property
-    def matrices(self) -> int:
-        """Matrices of ``tiles`` tiles: each half of a layer, or of an expert."""
-        return max(1, self.experts) * self.layer.halves
-
-    def shared(self, c: QuantizedConfig, mma: bool) -> int:
-        """Return the shared memory of a block, as ``Sizes::BYTES`` of the template."""
-        halves, k = self.layer.halves, self.steps * _STEP[self.bits]
-        ring = c.split * c.stages * halves * self.bytes
-        x = c.rows * (k * (2 if mma else 4) + (16 if self.form is None else 64 if self.bits == 4 else 32))
-        sums = self.steps * self.groups * c.rows * 8 if mma else 0
-        norms = 4 * c.rows * (1 + math.ceil(k / 256)) if self.layer.scale is not None else 0
-        return ring + x + math.ceil(sums / 16) * 16 + max(norms, 2 * c.split * _OUTPUTS * halves * c.rows * 4)
-
-    def packed(self, *, stored: bool) -> Packed:
-        """Return the packing [outputs, inputs] -> tiles; ``stored``: of the outputs' groups. Outputs and inputs beyond the weight are zeros."""
-        layer, form, rows, steps = self.layer, self.form, self.matrices * self.tiles, self.steps
-        k = steps * _STEP[self.bits]
-        tail = [layer.k // form.group, form.bytes] if form is not None and stored else [layer.k]
-        done = self._experts_padded(tail) if self.experts else layer.padded(_OUTPUTS, tail)
-        if form is None:  # scales are those of the weight before it is padded
-            done = [self.codes.quantize, *(shifted(s) for s in done)]
-
-        def add(op: str, source: str | tuple[str, ...] = "", **attrs: Any) -> str:
-            last = f"%{len(done) - 1}" if done else "%in"
-            done.append(RecipeStep(op, source if isinstance(source, tuple) else (source or last,), attrs))
-            return f"%{len(done) - 1}"
-
-        if form is None or not stored:
-            add("pad", begin=[0, 0], end=[0, k - layer.k])
-        else:
-            add("pad", begin=[0, 0, 0], end=[0, k // form.group - tail[0], 0])
-        if form is None:
-            add("reshape", shape=[rows, 2, 8, steps, 4, 16])
-            add("permute", order=[0, 3, 1, 2, 4, 5])
-            add("reshape", shape=[rows, steps, _CODES_BYTES])
-            return Packed(tuple(done), self.spec)
-        groups = f"%{len(done) - 1}" if stored else add("groups_int4", group=form.group)
-        add("slice", groups, dim=2, begin=0, end=form.code_bytes)
-        add("reshape", shape=[rows, 2, 8, steps, 4, 4, 4])
-        add("permute", order=[0, 3, 1, 2, 5, 4, 6])
-        codes = add("reshape", shape=[rows, steps, _CODES_BYTES])
-        add("slice", groups, dim=2, begin=form.code_bytes, end=form.bytes)
-        add("reshape", shape=[rows, _OUTPUTS, steps, form.number_bytes * self.groups])
-        add("permute", order=[0, 2, 1, 3])
-        numbers = add("reshape", shape=[rows, steps, form.number_bytes * _OUTPUTS * self.groups])
-        add("concat", (codes, numbers), dim=2)
-        return Packed(tuple(done), self.spec, form if stored else None)
-
-    def _experts_padded(self, tail: list[int]) -> list[RecipeStep]:
-        """Return steps that pad each half of each expert's outputs to whole tiles, and put all outputs in one dim."""
-        n, padded, zeros = self.layer.n, self.tiles * _OUTPUTS, [0] * len(tail)
-        return [
-            RecipeStep("reshape", ("%in",), {"shape": [self.matrices, n, *tail]}),
-            RecipeStep("pad", ("%0",), {"begin": [0, 0, *zeros], "end": [0, padded - n, *zeros]}),
-            RecipeStep("reshape", ("%1",), {"shape": [self.matrices * padded, *tail]}),
-        ]
 
 
 def quantized_config(layer: LinearLayer, form: GroupForm | None, limit: int) -> QuantizedConfig | None:
@@ -256,7 +128,7 @@ class QuantizedWeights(Kernel):
         return Support.yes()
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
-        """Lower the call to one stage; for many rows, to one that writes the weight as floats and a GEMM."""
+        """Lower the call to one stage; for many rows without wgmma, to one that writes the weight as floats and a GEMM."""
         layer, form = LinearLayer.of(call), self.form_of(call)
         if not layer.m * layer.n:
             return LoweredCall(())
@@ -266,40 +138,13 @@ class QuantizedWeights(Kernel):
             lowered = LoweredCall((quantized_stage(call, form, config, self.codes),))
         else:
             kernels = (CublasLt(), Generated())[not self.libraries :]
-            product = next(k for k in kernels if k.supports(call, target)).lower(call, target)
-            lowered = by_floats(call, tiles, product)
+            product = next(k for k in kernels if k.supports(call, target))
+            if by_wgmma(tiles, target, library=isinstance(product, CublasLt)):
+                lowered = rows_lowered(call, tiles, rows_config(tiles, target))
+            else:
+                lowered = by_floats(call, tiles, product.lower(call, target))
         extra = {} if form else {"extra0": (1, self.codes.scales(layer.n * layer.halves))}
         return replace(lowered, weights={1: tiles.packed(stored=self.stored)}, extra_weights=extra)
-
-
-def _struct(t: QuantizedTiles, c: QuantizedConfig, *, norm: bool, aligned: bool) -> list[str]:
-    """Return the struct ``KERNEL_quantized`` of the template's parameters."""
-    layer, mma = t.layer, t.layer.dtype in TAGS
-    numbers = {
-        "m": layer.m, "n": layer.n, "k": layer.k, "ROWS": c.rows, "COLUMN_TILES": math.ceil(c.rows / 8), "BITS": t.bits,
-        "GROUP": t.form.group if t.form else 0, "NUMBERS": _NUMBERS[t.form.numbers if t.form else ""],
-        "MATRICES": t.matrices, "STEPS": t.steps, "TILES": t.tiles, "SPLIT": c.split, "STAGES": c.stages, "TILES_PER_BLOCK": c.tiles_per_block,
-    }  # fmt: skip
-    flags = {
-        "E4M3": t.form is None and t.codes is FP8,
-        "GATED": layer.halves == 2,
-        "NORM": norm,
-        "ALIGNED": aligned,
-    }
-    return [
-        "struct KERNEL_quantized {",
-        f"    typedef {C_TYPES[layer.dtype]} S;",
-        f"    typedef {TAGS[layer.dtype] if mma else 'void'} T;",
-        constants("int", numbers),
-        constants("bool", {name: c_bool(v) for name, v in flags.items()}),
-        f"    static __device__ __forceinline__ float eps() {{ return {layer.eps!r}f; }}",
-        "};",
-    ]
-
-
-def _weight_arguments(form: GroupForm | None) -> list[Argument]:
-    codes = Argument("in1", "b", "int8_t")
-    return [codes] if form else [codes, Argument("extra0", "scales", "float")]
 
 
 def quantized_stage(
@@ -316,12 +161,12 @@ def product_stage(
     """Return the stage of few rows. ``begin``: lines that set ``left`` and ``right`` to the operands of a block, if it has its own."""
     layer, form, mma = t.layer, t.form, t.layer.dtype in TAGS
     a, _, *rest = s.arguments
-    arguments = [a, *_weight_arguments(form), *rest]
+    arguments = [a, *weight_arguments(form), *rest]
     left, right = ("left", "right") if begin else ("a", "b")
     norm = "(const KERNEL_quantized::S *)nullptr" if s.scale is None else s.scale.name
     operands = [*dict.fromkeys(x.name for x, *_ in s.terms), "y"]
     given = f"{right}, {norm}, {'nullptr' if form else 'scales'}, finish);"
-    before = _struct(t, config, norm=s.scale is not None, aligned=s.aligned)
+    before = struct_text(t, config, norm=s.scale is not None, aligned=s.aligned)
     body = [*begin, f"const KERNEL_finish finish = {{{', '.join(operands)}}};"]
     if s.aligned:
         before.append(
@@ -354,14 +199,14 @@ def by_floats(call: NodeCall, t: QuantizedTiles, product: LoweredCall) -> Lowere
     layer, form = t.layer, t.form
     aligned = in_chunks(layer.dtype, layer.k) and layer.k % 8 == 0
     body = [f"quantized::dequantize<KERNEL_quantized, {_PIECES}>(b, {'nullptr' if form else 'scales'}, to);"]
-    count = t.matrices * layer.n * t.steps * _STEP[t.bits] // 8
+    count = t.matrices * layer.n * t.steps * STEP[t.bits] // 8
     weight = f"temp{len(product.temps)}"
     to = Argument(weight, "to", C_TYPES[layer.dtype], written=True)
     size = t.matrices * layer.n * layer.k * layer.dtype.bits // 8
     widen = cuda_stage(
         f"floats_of_{t.word}_{layer.n}x{layer.k}", about(call, f"the weight's codes of {t.word} as {layer.dtype.value}"),
-        [*_weight_arguments(form), to], body, LaunchConfig((blocks_for(count, _THREADS * _PIECES), 1, 1), (_THREADS, 1, 1)),
-        before=_struct(t, QuantizedConfig(1, 1, 2), norm=False, aligned=aligned), parts=frozenset({"quantized"}),
+        [*weight_arguments(form), to], body, LaunchConfig((blocks_for(count, _THREADS * _PIECES), 1, 1), (_THREADS, 1, 1)),
+        before=struct_text(t, QuantizedConfig(1, 1, 2), norm=False, aligned=aligned), parts=frozenset({"quantized"}),
         bytes=size + (t.spec.size_bytes or 0),
     )  # fmt: skip
     stages = [replace(s, args=tuple(weight if x == "in1" else x for x in s.args)) for s in product.stages]

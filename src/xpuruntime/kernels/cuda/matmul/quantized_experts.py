@@ -18,7 +18,8 @@ from ...spec.linear import LinearLayer
 from ..heavy import shared_limit
 from .experts import ExpertGemm, expert_operands, reporting, row_text
 from .gemv import GemvProblem
-from .quantized import QuantizedTiles, by_floats, product_stage, quantized_config
+from .quantized import by_floats, product_stage, quantized_config
+from .quantized_tiles import QuantizedTiles
 
 __all__ = ["KERNELS", "QuantizedExperts"]
 
