@@ -309,3 +309,32 @@ def test_sizes_from_roots_are_known_at_import() -> None:
     graph, _ = import_onnx(model)
     assert [n.op for n in graph.nodes if n.op != "constant"] == ["view"]
     assert graph.values[graph.outputs[0].value].spec.shape == (4, 4, 3)
+
+
+def test_the_sign_of_nan_is_nan() -> None:
+    x = np.array([-2.0, np.nan, 0.0, np.inf], np.float32)
+    graph, _ = import_onnx(model([helper.make_node("Sign", ["x"], ["y"])], [("x", F, [4])], [("y", F, [4])]))
+    np.testing.assert_array_equal(interp.run(graph, {"x": x})["y"], np.sign(x))
+
+
+def test_a_function_without_a_value_for_its_attribute_says_so() -> None:
+    constant = helper.make_node("Constant", [], ["c"])
+    constant.attribute.append(
+        onnx.AttributeProto(name="value_float", ref_attr_name="alpha", type=onnx.AttributeProto.FLOAT)
+    )
+    scaled = helper.make_function(
+        "own",
+        "Scaled",
+        ["x"],
+        ["y"],
+        [constant, helper.make_node("Mul", ["x", "c"], ["y"])],
+        [helper.make_opsetid("", 18)],
+        ["alpha"],
+    )
+    call = helper.make_node("Scaled", ["x"], ["y"], domain="own")
+    proto = model(
+        [call], [("x", F, [4])], [("y", F, [4])], functions=[scaled], imports=[helper.make_opsetid("own", 1)]
+    )
+    graph, _ = import_onnx(proto)
+    reasons = [str(n.attrs["reason"]) for n in graph.nodes if n.op == "opaque"]
+    assert "it has no value" in reasons[0]

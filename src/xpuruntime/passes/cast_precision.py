@@ -18,6 +18,7 @@ from ..errors import IrError
 from ..ir import OPS, Graph, Node, Output, State, Value, family_of
 from ..ir.nodes import make_node
 from ..types import DType
+from ._lib.expand_scatter import reduces
 from ._lib.known import known_values
 from .context import PassContext
 
@@ -95,7 +96,7 @@ def _is_exact(graph: Graph, value: str) -> bool:
 
 
 def _wanted(node: Node, context: PassContext) -> DType | None:
-    if node.op in _STAY or node.op == "opaque" or family_of(node) not in FAMILIES:
+    if node.op in _STAY or node.op == "opaque" or family_of(node) not in FAMILIES or reduces(node) != "none":
         return None
     floats = [v.spec.dtype for v in node.outputs if v.spec is not None and v.spec.dtype.is_float]
     if not floats or any(d is not DType.FLOAT32 for d in floats):

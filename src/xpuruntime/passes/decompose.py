@@ -16,6 +16,7 @@ from ._lib.expand_batch_norm import expand_batch_norm_train
 from ._lib.expand_integer_conv import expand_convolution_integer, expand_qlinear_convolution
 from ._lib.expand_packed import expand_packed
 from ._lib.expand_recurrent import expand_recurrent
+from ._lib.expand_scatter import expand_scatter
 from ._lib.expand_windows import (
     expand_avg_pool_backward,
     expand_convolution_backward,
@@ -34,7 +35,7 @@ def run(graph: Graph, context: PassContext | None = None) -> Graph:
     naive: set[str] = set()
 
     def rule(editor: Editor, node: Node) -> None:
-        if expand_packed(editor, node):
+        if expand_packed(editor, node) or expand_scatter(editor, node):
             return
         expand = EXPANSIONS.get(node.op)
         if expand is None or (len(node.outputs) > 1 and node.op not in _SEVERAL):

@@ -28,14 +28,13 @@ from .nodes import (
 )
 from .opaque import captured, encode
 from .ops import DOMAINS, TABLE, OnnxLoweringContext
+from .ops.earlier import CURRENT_OPSET, EARLIER
 from .proto import sub_graphs
 from .scope import Scope
 from .values import Mark, OnnxValues
 
-__all__ = ["MIN_LOWERED_OPSET", "OnnxLowering"]
+__all__ = ["OnnxLowering"]
 
-MIN_LOWERED_OPSET = 9
-"""Ops whose definition is older than this opset are not lowered: their meaning differs."""
 _MAX_DEPTH = 40  # nesting of function calls
 _MAX_UNROLLED = 64  # iterations of a loop that is written out
 _CONTROL = frozenset(["If", "Loop", "Scan"])
@@ -118,24 +117,26 @@ class OnnxLowering:
         lower = table.get(op)
         if lower is None:
             raise NotLowered(NOT_LOWERED_REASONS.get(op, "the op is not in the table of ONNX ops"))
-        if not domain and opset < MIN_LOWERED_OPSET and version(op, opset) != version(op, MIN_LOWERED_OPSET):
-            raise NotLowered(f"opset {opset} defines the op differently from opset {MIN_LOWERED_OPSET}")
+        is_earlier = not domain and opset < CURRENT_OPSET and version(op, opset) != version(op, CURRENT_OPSET)
+        if is_earlier and op not in EARLIER:
+            raise NotLowered(f"opset {opset} defines the op differently from opset {CURRENT_OPSET}")
         inputs = [self.values.value(i, scope) if i else None for i in node.input]
         while inputs and inputs[-1] is None:
             inputs.pop()
-        attrs = attributes(node)
-        if not domain and self._folded(op, inputs, attrs, node, scope):
-            return
         context = OnnxLoweringContext(
             self.values.b,
             op,
             opset,
             inputs,
             list(node.output),
-            attrs,
+            attributes(node),
             self.values.content,
             self.values.types.dtypes,
         )
+        if is_earlier:
+            context = EARLIER[op](context)
+        if not domain and self._folded(op, context.inputs, context.attrs, node, scope):
+            return
         results = lower(context)
         values: list[str | None] = [results] if isinstance(results, str) else list(results)
         self._bind_outputs(node, scope, values, mark[0])
@@ -166,7 +167,7 @@ class OnnxLowering:
             self.values.learn(new_node)
 
     def _folded(
-        self, op: str, inputs: list[str | None], attrs: dict[str, Any], node: Any, scope: Scope
+        self, op: str, inputs: Sequence[str | None], attrs: dict[str, Any], node: Any, scope: Scope
     ) -> bool:
         """Compute the node now if all its operands are known. Return whether that was possible."""
         if not inputs:

@@ -192,6 +192,8 @@ class OnnxValues:
     def constant(self, node: Any, scope: Scope) -> None:
         from onnx import numpy_helper
 
+        if len(node.attribute) != 1:
+            raise NotLowered("it has no value; a function's attribute has none unless the call gives it")
         (attribute,) = node.attribute
         if attribute.name == "value":
             tensor = attribute.t

@@ -12,7 +12,7 @@ from typing import Any
 
 from ...errors import EngineUnavailable, InputError, ModelError
 
-__all__ = ["error_source", "exported", "find_torch", "first_lines", "no_warnings"]
+__all__ = ["error_source", "exported", "find_torch", "first_lines", "no_warnings", "shapes_by_argument"]
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _INTERNAL = re.compile(r"[/\\](torch[/\\](?!nn[/\\])|xpuruntime[/\\]frontends[/\\]|contextlib\.py)")
@@ -155,18 +155,38 @@ def _named_dims(shapes: Any, dims_by_name: dict[str, Any]) -> Any:
 
 
 def _without_ones(args: Any, kwargs: Any, shapes: Any, model: Any) -> tuple[Any, Any]:
-    """Return the examples with dynamic dims of 1 expanded to 2, because PyTorch specializes a 1."""
-    if not shapes:
+    """Return the examples with dynamic dims of 1 expanded to 2, because PyTorch specializes a 1.
+
+    Shapes that do not fit the arguments change nothing: torch.export reports them.
+    """
+    bound = _bound(model, args, kwargs)
+    if not shapes or bound is None:
         return args, kwargs
+    by_name = _by_name(shapes, bound)
+    for name, value in bound.arguments.items():
+        bound.arguments[name] = _without_ones_in(value, by_name.get(name))
+    return bound.args, bound.kwargs
+
+
+def shapes_by_argument(model: Any, example_inputs: Any, shapes: Any, who: str) -> Mapping[str, Any]:
+    """Return dynamic shapes by the name of the argument of ``forward``; those of ``*args`` are a tuple."""
+    bound = _bound(model, *_arguments(example_inputs, who)) if shapes else None
+    return {} if bound is None else _by_name(shapes, bound)
+
+
+def _bound(model: Any, args: Any, kwargs: Any) -> inspect.BoundArguments | None:
+    """Return the arguments by name; None if it is not a valid call of this model, which torch.export reports."""
+    try:
+        return inspect.signature(getattr(model, "forward", model)).bind(*args, **kwargs)
+    except TypeError:
+        return None
+
+
+def _by_name(shapes: Any, bound: inspect.BoundArguments) -> Mapping[str, Any]:
+    """Return shapes by argument; none for another kind of value, such as a ``ShapesCollection``."""
     if isinstance(shapes, Mapping):
-        try:
-            bound = inspect.signature(getattr(model, "forward", model)).bind(*args, **kwargs)
-        except TypeError:  # not a valid call of this model; torch.export reports it
-            return args, kwargs
-        for name, value in bound.arguments.items():
-            bound.arguments[name] = _without_ones_in(value, shapes.get(name))
-        return bound.args, bound.kwargs
-    return tuple(map(_without_ones_in, args, shapes)), kwargs
+        return shapes
+    return dict(zip(bound.arguments, shapes, strict=False)) if isinstance(shapes, list | tuple) else {}
 
 
 def _without_ones_in(value: Any, shape: Any) -> Any:
@@ -178,12 +198,15 @@ def _without_ones_in(value: Any, shape: Any) -> Any:
             if (
                 requested is not None
                 and not isinstance(requested, int)
+                and axis in range(len(size))
                 and size[axis] == 1
                 and _is_dynamic(requested)
             ):
                 size[axis] = 2
         return value if size == list(value.shape) else value.expand(size).clone()
     if isinstance(value, tuple | list) and isinstance(shape, tuple | list):
+        if len(value) != len(shape):
+            return value
         return type(value)(_without_ones_in(v, s) for v, s in zip(value, shape, strict=True))
     if isinstance(value, dict) and isinstance(shape, Mapping):
         return {k: _without_ones_in(v, shape.get(k)) for k, v in value.items()}

@@ -25,7 +25,7 @@ from ...progress import step
 from ...protocols import Array
 from .checkpoints import saved_names
 from .decompose import decomposed, refuse_extra_dims
-from .export import error_source, exported, find_torch
+from .export import error_source, exported, find_torch, shapes_by_argument
 from .ops import TABLE
 from .program import ProgramImport
 from .weights import TorchWeights
@@ -54,7 +54,7 @@ class ExportedModel(NamedTuple):
     program: Any
     name: str
     saved: Mapping[str, str]
-    dynamic_shapes: Any
+    dynamic_shapes: Mapping[str, Any]
 
     @contained("extract_ir", kind=ModelError)
     def imported(self) -> TorchImport:
@@ -124,6 +124,7 @@ def export_torch(
         program, saved = exported(model, example_inputs, dynamic_shapes, who), saved_names(model)
         if model.training:
             _refuse_training(program, who)
+        dynamic_shapes = shapes_by_argument(model, example_inputs, dynamic_shapes, who)
     else:
         raise ModelError(
             who,
@@ -131,7 +132,8 @@ def export_torch(
             got=type(model).__name__,
             do="Pass an nn.Module or a torch.export.ExportedProgram.",
         )
-    return ExportedModel(program, name, saved, dynamic_shapes)
+    by_name = dynamic_shapes if isinstance(dynamic_shapes, Mapping) else {}
+    return ExportedModel(program, name, saved, by_name)
 
 
 def weights_of(model: Any) -> Mapping[str, Array]:

@@ -56,14 +56,13 @@ def _key(key: Any) -> str:
     return re.sub(r"\W+", "", str(key))
 
 
-def declared_dims(shapes: Any, names: list[str]) -> Iterator[tuple[str, int, str]]:
+def declared_dims(shapes: Mapping[str, Any], names: list[str]) -> Iterator[tuple[str, int, str]]:
     """Yield (input, axis, name) for each dim that the user requested as dynamic; the name is empty if it has none.
 
-    shapes: the user's ``dynamic_shapes``. names: the graph's inputs in order. Nested inputs have flat names, as PyTorch's
+    shapes: the user's ``dynamic_shapes`` by argument. names: the graph's inputs. Nested inputs have flat names, as PyTorch's
     placeholders do (``extra_k`` for ``{"extra": {"k": ...}}``).
     """
-    entries = shapes.items() if isinstance(shapes, Mapping) else zip(names, shapes or (), strict=False)
-    for key, entry in entries:
+    for key, entry in shapes.items():
         yield from _walk(str(key), entry, set(names))
 
 

@@ -28,7 +28,11 @@ class ProgramImport:
     """One attempt to import a decomposed program."""
 
     def __init__(
-        self, program: Any, name: str, dynamic_shapes: Any, saved: Mapping[str, str] = MappingProxyType({})
+        self,
+        program: Any,
+        name: str,
+        dynamic_shapes: Mapping[str, Any],
+        saved: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.program, self.shapes, self.saved = program, dynamic_shapes, saved
         self.nodes = list(program.graph.nodes)

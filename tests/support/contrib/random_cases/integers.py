@@ -321,6 +321,25 @@ def _expd(d: Draw, n: str) -> Case:
     )
 
 
+@draws("Trilu")
+def _trilu(d: Draw, n: str) -> Case:
+    s = (*d.shape(), d.dim(), d.dim())
+    k = [np.asarray(d.pick(-3, -1, 0, 2), np.int64)] if d.chance() else []
+    return case(n, [d.floats(*s), *k], {"upper": d.pick(0, 1)} if d.chance(0.8) else {}, weights=(1,))
+
+
+@draws("GridSample")
+def _grid(d: Draw, n: str) -> Case:
+    d.special = False
+    batch = d.some()
+    at = {
+        "mode": d.pick("bilinear", "nearest", "bicubic"),
+        "padding_mode": d.pick("zeros", "border", "reflection"),
+        "align_corners": d.pick(0, 1),
+    }
+    return case(n, [d.floats(batch, d.some(), 5, 4), d.floats(batch, 3, d.some(), 2)], at)
+
+
 @draws("GatherND")
 def _gnd(d: Draw, n: str) -> Case:
     s = d.shape()

@@ -93,6 +93,7 @@ ATTRIBUTES: Mapping[str, Mapping[str, AttributeRule]] = {
     "Gelu": {},
     "GemmFastGelu": {},
     "GroupNorm": _GROUPS,
+    "GridSample": {"align_corners": _I, "mode": _S, "padding_mode": _S},
     "GroupQueryAttention": {
         "causal": _FLAG,
         "do_rotary": _FLAG,
@@ -150,5 +151,6 @@ ATTRIBUTES: Mapping[str, Mapping[str, AttributeRule]] = {
     "SkipLayerNormalization": {"epsilon": _F},
     "SkipSimplifiedLayerNormalization": {"epsilon": _F},
     "TransposeMatMul": _GEMM,
+    "Trilu": {"upper": _I},
 }
 """Op -> attribute -> its rule. Tests compare it with the definitions of the installed ONNX Runtime."""

@@ -64,6 +64,19 @@ class OnnxLoweringContext:
         """Return the same node with another operand at this position."""
         return self.with_inputs(*self.inputs[:position], value, *self.inputs[position + 1 :])
 
+    def with_attributes(self, **attrs: Any) -> OnnxLoweringContext:
+        """Return the same node with other attributes."""
+        return OnnxLoweringContext(
+            self.b,
+            self.op,
+            self.opset,
+            self.inputs,
+            self.outputs,
+            {**self.attrs, **attrs},
+            self._known,
+            self.dtypes,
+        )
+
     # ── operands ──
 
     @property

@@ -20,7 +20,7 @@ _SAME = {
     "Equal": "eq", "Erf": "erf", "Exp": "exp", "Floor": "floor", "Greater": "gt", "GreaterOrEqual": "ge",
     "Identity": "clone", "IsNaN": "isnan", "Less": "lt", "LessOrEqual": "le", "Log": "log", "Mul": "mul",
     "Neg": "neg", "Not": "logical_not", "Or": "logical_or", "Reciprocal": "reciprocal", "Round": "round",
-    "Sign": "sign", "Sin": "sin", "Sinh": "sinh", "Sqrt": "sqrt", "Sub": "sub", "Tan": "tan", "Where": "where",
+    "Sin": "sin", "Sinh": "sinh", "Sqrt": "sqrt", "Sub": "sub", "Tan": "tan", "Where": "where",
     "Xor": "logical_xor",
 }  # fmt: skip
 
@@ -60,6 +60,12 @@ def _mod(n: OnnxLoweringContext) -> Results:
 def _shift(n: OnnxLoweringContext) -> Results:
     ir_op = {"LEFT": "bitwise_left_shift", "RIGHT": "bitwise_right_shift"}[n.attr("direction")]
     return str(n.b.call(ir_op, n.x, n.input(1)))
+
+
+def _sign(n: OnnxLoweringContext) -> Results:
+    """Lower Sign; the sign of NaN is NaN in ONNX, and 0 in PyTorch and the IR."""
+    sign = n.b.sign(n.x)
+    return str(n.b.where(n.b.isnan(n.x), n.x, sign) if n.spec().dtype.is_float else sign)
 
 
 def _isinf(n: OnnxLoweringContext) -> Results:
@@ -125,5 +131,6 @@ LOWERINGS: dict[str, OpLowering] = {
     "Min": _chained("minimum"),
     "Mod": _mod,
     "Pow": _pow,
+    "Sign": _sign,
     "Sum": _chained("add"),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -28,28 +29,53 @@ def _indices(n: AtenLoweringContext) -> list[str | None]:
 
 
 def _index(n: AtenLoweringContext) -> Results:
+    present = [(at, i) for at, i in enumerate(n.ts("indices")) if i is not None]
+    if len(present) == 1 and n.spec(present[0][1]).dtype is DType.BOOL:
+        return _selected(n, *present[0])
     return str(n.b.index(n.x, *_indices(n)))
+
+
+def _selected(n: AtenLoweringContext, at: int, mask: str) -> str:
+    """Lower ``x[..., mask, ...]`` with a mask of the dims from ``at`` on: those that it selects, in one dim."""
+    x, m = n.x, n.spec(mask)
+    count = _count(n.out(), at)
+    if m.rank == 0:
+        raise NotLowered("a mask without dims is not supported")
+    if m.rank > 1:
+        shape = n.spec().shape
+        size = math.prod(m.shape, start=1)
+        mask = str(n.b.view(mask, size=[size]))
+        x = str(n.b.view(x, size=[*shape[:at], size, *shape[at + m.rank :]]))
+    return str(n.b.compress(x, mask, count=count, dim=at))
 
 
 def _index_put(n: AtenLoweringContext) -> Results:
     accumulate, values = n["accumulate"], n.cast(n.t("values"), n.spec().dtype)
     present = [i for i in n.ts("indices") if i is not None]
     masks = [i for i in present if n.spec(i).dtype is DType.BOOL]
-    if masks and present == masks[:1] and n.ts("indices")[0] is not None and not accumulate:
-        return _masked(n, masks[0], values)
+    if masks and present == masks[:1] and n.ts("indices")[0] is not None:
+        return _masked(n, masks[0], values, accumulate)
     return str(n.b.index_put(n.x, values, *_indices(n), accumulate=accumulate))
 
 
-def _masked(n: AtenLoweringContext, mask: str, values: str) -> str:
-    """Lower ``x[mask] = value`` with one value for every element that the mask selects, as a where."""
+def _masked(n: AtenLoweringContext, mask: str, values: str, accumulate: bool) -> str:
+    """Lower ``x[mask] = values``: as a where with one value for every element that the mask selects, else in the order of the elements."""
     x, m, shape = n.spec(), n.spec(mask), n.spec(values).shape
     behind = x.rank - m.rank
-    if len(shape) == behind + 1 and shape[0] == 1:  # one row for all selected elements
-        values = str(n.b.squeeze(values, dims=[0]))
-    elif len(shape) > behind:
-        raise NotLowered("the number of values that a mask takes is known only at run time")
     wide = mask if not behind else str(n.b.unsqueeze(mask, dims=list(range(m.rank, x.rank))))
-    return str(n.b.where(wide, values, n.x))
+    base = str(n.b.full(size=x.shape, value=0, dtype=x.dtype)) if accumulate else n.x
+    if len(shape) == behind + 1 and shape[0] == 1:  # one row for all selected elements
+        written = n.b.where(wide, n.b.squeeze(values, dims=[0]), base)
+    elif len(shape) <= behind:
+        written = n.b.where(wide, values, base)
+    else:
+        trailing = x.shape[m.rank :]
+        if shape[1:] != trailing:
+            values = str(n.b.expand(values, size=[shape[0], *trailing]))
+        if behind:
+            wide = str(n.b.expand(wide, size=x.shape))
+        written = n.b.masked_scatter(base, wide, values)
+    return str(n.b.add(n.x, written) if accumulate else written)
 
 
 def _scatter(mode: str | None, source: str) -> OpLowering:
@@ -65,6 +91,18 @@ def _scatter(mode: str | None, source: str) -> OpLowering:
         return str(n.b.scatter(x, index, src, dim=n["dim"], reduce=reduce, include_self=itself))
 
     return lower
+
+
+def _index_reduce(n: AtenLoweringContext) -> Results:
+    """Lower index_reduce: a scatter whose index is the same in all dims but one."""
+    source, dim, rank = n.t("source"), n["dim"], n.spec().rank
+    index = n.t("index")
+    if rank:
+        dim %= rank
+        shape = [-1 if i == dim else 1 for i in range(rank)]
+        index = str(n.b.expand(n.b.view(index, size=shape), size=n.spec(source).shape))
+    attrs = {"reduce": _MODES[n["reduce"]], "include_self": bool(n["include_self"])}
+    return str(n.b.scatter(n.x, index, source, dim=n["dim"], **attrs))
 
 
 def _gather(n: AtenLoweringContext) -> Results:
@@ -215,6 +253,7 @@ LOWERINGS: dict[str, OpLowering] = {
     "index.Tensor": _index,
     "index_copy": call("index_copy", "self", "index", "source", dim="dim"),
     "index_put": _index_put,
+    "index_reduce": _index_reduce,
     "index_select": call("index_select", "self", "index", dim="dim"),
     "kthvalue": _kth,
     "masked_scatter": _masked_scatter,

@@ -7,6 +7,7 @@ from ..context import OnnxLoweringContext, OpLowering, Results
 from ..create import LOWERINGS as CREATION
 from ..indexing import LOWERINGS as INDEXING
 from ..movement import LOWERINGS as MOVEMENT
+from ..resize import LOWERINGS as RESIZE
 
 __all__ = ["LOWERINGS"]
 
@@ -27,6 +28,8 @@ LOWERINGS: dict[str, OpLowering] = {
     "CDist": _cdist,
     "ExpandDims": _expand_dims,
     "GatherND": INDEXING["GatherND"],
+    "GridSample": RESIZE["GridSample"],
     "Pad": MOVEMENT["Pad"],
     "Range": CREATION["Range"],
+    "Trilu": MOVEMENT["Trilu"],
 }
