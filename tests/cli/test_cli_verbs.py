@@ -220,7 +220,7 @@ def test_the_reference_evaluator_takes_old_models_that_list_weights_as_inputs(
     onnx.save(old, tmp_path / "old.onnx")
     done = xpu("compare", tmp_path / "old.onnx", "--against", "reference", "--samples", 1, "--json")
     assert done.code == 0
-    assert len(done.json["pairs"]) == 2
+    assert len(done.json["pairs"]) == 3
 
 
 @both

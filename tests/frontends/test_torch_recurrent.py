@@ -121,7 +121,7 @@ def forged(model: Any) -> tuple[Any, Any]:
 
 def test_pytorchs_dim_too_many_in_last_states() -> None:
     program, _ = forged(Flat(nn.LSTM(5, 7, bidirectional=True)))
-    graph = ProgramImport(program, "states", None).graph("test")
+    graph = ProgramImport(program, "states", {}).graph("test")
     assert [n.op for n in graph].count("lstm") == 1
     assert [s.shape for s in graph.output_specs] == [(4, 3, 14), (2, 3, 7), (2, 3, 7)]
 
@@ -130,7 +130,7 @@ def test_another_shape_of_pytorchs_takes_the_layer_apart() -> None:
     program, layer = forged(Flat(nn.LSTM(5, 7)))
     y, *states = layer.meta["val"]
     layer.meta["val"] = (y.unsqueeze(1), *states)
-    assert "lstm" not in [n.op for n in ProgramImport(program, "other", None).graph("test")]
+    assert "lstm" not in [n.op for n in ProgramImport(program, "other", {}).graph("test")]
 
 
 def test_a_layer_is_not_taken_apart_with_a_dim_too_many() -> None:

@@ -80,7 +80,7 @@ def test_what_comes_out_of_an_opaque_node_stops_nothing() -> None:
     from onnx import TensorProto, helper
 
     nodes = [
-        helper.make_node("Trilu", ["x"], ["g"], name="triangle", domain="com.microsoft"),
+        helper.make_node("SampleOp", ["x"], ["g"], name="sample", domain="com.microsoft"),
         helper.make_node("Add", ["g", "x"], ["y"], name="add"),
     ]
     values = [[helper.make_tensor_value_info(n, TensorProto.FLOAT, [2, 3])] for n in "xy"]
@@ -89,10 +89,10 @@ def test_what_comes_out_of_an_opaque_node_stops_nothing() -> None:
     policy = xrt.KernelPolicy(matmul="cublasLt")
     with xrt.InferenceSession(model, kernel_policy=policy, **CPU) as sess:
         x = np.ones((2, 3), np.float32)
-        np.testing.assert_array_equal(sess.run(x=x)["y"], x + np.triu(x))
+        np.testing.assert_array_equal(sess.run(x=x)["y"], x + x)
         assert sess.receipt().confirmed
         lowered = {n.name: n.lowered for n in sess.plan.nodes}
-    assert lowered["triangle"].startswith("opaque: ")
+    assert lowered["sample"].startswith("opaque: ")
 
 
 def test_a_dtype_condition_looks_at_the_node() -> None:

@@ -34,7 +34,7 @@ def with_vendor_op(shape_arithmetic: bool = False) -> Any:
     }
     nodes = [
         helper.make_node("MatMul", ["x", "w1"], ["h"], "first"),
-        helper.make_node("Trilu", ["h"], ["a"], "vendor", domain="com.microsoft"),
+        helper.make_node("SampleOp", ["h"], ["a"], "vendor", domain="com.microsoft"),
         helper.make_node("MatMul", ["a", "w2"], ["z"], "second"),
         helper.make_node("Relu", ["z"], ["y"], "last"),
     ]

@@ -25,7 +25,7 @@ from ..policies.fields.pins import parted, pinned
 from ..policies.vocabulary import WEIGHT_KERNELS
 from ..printable import logger
 from .calls import COUNTERS
-from .demands import facts_of
+from .demands import facts_of, is_forced
 from .library_support import declined
 from .locked import KernelLock
 from .times import KernelTimes
@@ -84,6 +84,10 @@ class Chooser:
         in_graph = all(v in self.graph.values for v in node.values)  # a copy may read a value that is not
         kind = self.target.name.partition(":")[0]
         return facts_of(self.graph if in_graph else None, node, phase=self.phase, device=kind)
+
+    def is_forced(self, graph: Graph, node: Node) -> bool:
+        """Return whether a rule of the policy names the node's kernel."""
+        return is_forced(self.policy, self.facts(node))
 
     def decide(self, node: Node, call: NodeCall) -> tuple[Chosen, Decision]:
         """Return the kernel for a node, and the decision with every other candidate.

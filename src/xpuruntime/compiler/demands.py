@@ -27,9 +27,9 @@ from ..policies import KernelPolicy, NodeFacts, Offer, Policy, choose
 from ..policies.choose import weights_of
 from ..policies.vocabulary import WEIGHT_KERNELS
 from ..types import DType
-from .weights import is_recipe_op
+from .weights import KnownValues
 
-__all__ = ["Demands", "facts_of"]
+__all__ = ["Demands", "facts_of", "is_forced"]
 
 NAIVE = "naive"
 """The kernel of a policy that an expansion is, unless the catalogue has a kernel of that name."""
@@ -51,6 +51,11 @@ def facts_of(graph: Graph | None, node: Node, *, phase: str, device: str) -> Nod
         phase=phase,
         device=device,
     )
+
+
+def is_forced(policy: KernelPolicy, facts: NodeFacts) -> bool:
+    """Return whether a rule of a policy names the kernel of a node."""
+    return any(r.use and r.matches(facts) for layer in policy.layers for r in layer.rules)
 
 
 class Demands:
@@ -84,8 +89,8 @@ class Demands:
             wide_products=self.phase == "train_backward",
             joins_readers=self.phase == "train_backward",
             library_ops=all(t.kind == "cuda" for t in self.targets) and self.phase == "inference",
-            at_load=is_recipe_op,
-            is_forced=self._is_forced,
+            at_load=lambda graph: KnownValues(graph, self.is_forced).taken(),
+            is_forced=self.is_forced,
             storage=self._storage,
             peek=lambda weight: weight.array() if weight.data else self.weights.get(weight.name),
         )
@@ -138,9 +143,10 @@ class Demands:
             return None
         return self.precision
 
-    def _is_forced(self, graph: Graph, node: Node) -> bool:
+    def is_forced(self, graph: Graph, node: Node) -> bool:
+        """Return whether a rule of the policy names the node's kernel, or it names a user's."""
         facts = facts_of(graph, node, phase=self.phase, device="cpu")
-        return any(r.matches(facts) for r in self._forced) or bool(self._users_word(node, facts))
+        return is_forced(self.kernel, facts) or bool(self._users_word(node, facts))
 
     def _may_fuse(self, graph: Graph, nodes: Sequence[Node]) -> Support:
         if not self._forced and not self._of_users:

@@ -59,7 +59,7 @@ class _Lowerer:
     def __init__(self, graph: Graph, layouts: Layouts, chooser: Chooser) -> None:
         self.graph, self.chooser = graph, chooser
         self.layouts = dict(layouts)
-        self.known, self.memory = KnownValues(graph), Memory()
+        self.known, self.memory = KnownValues(graph, chooser.is_forced).taken(), Memory()
         self.calls: list[StageCall] = []
         self.fresh = self.counters = 0
         self.placements: dict[str, Placement] = {}
@@ -74,8 +74,6 @@ class _Lowerer:
             self.memory.declare(state.name, BufferKind.STATE, state.spec)
             if state.next is not None and state.next != state.name:
                 self.memory.update(state.name, state.next)
-        for node in self.graph.nodes:
-            self.known.take(node)
         with part("memory planning"):
             self._place()
         for node in self.graph.nodes:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
@@ -17,11 +18,13 @@ from ..ir.attributes import Const
 from ..kernels.kernel import Packed
 from ..program.program import RecipeStep, WeightRef, WeightTransformRecipe
 from ..program.recipe_check import largest_step, resolve, weight_input
+from ..program.recipe_results import Typed
+from ..program.recipe_table import RECIPE_OPS
 from ..storage.blocks import BLOCK_FORMATS, GroupForm, common_form
 from ..storage.tensor_files import pack_bits
 from ..types import DType, TensorSpec
 
-__all__ = ["KnownValues", "is_recipe_op"]
+__all__ = ["KnownValues"]
 
 _Steps: TypeAlias = tuple[RecipeStep, ...]
 _Rule: TypeAlias = "Callable[[Node, TensorSpec], tuple[str, Mapping[str, Any]]]"
@@ -109,6 +112,11 @@ _ON_ROWS: Mapping[str, Callable[[TensorSpec, Mapping[str, Any]], bool]] = {
 """Step -> whether it keeps the last dim of its operand whole. Such steps move groups as they move values."""
 _SECOND: Mapping[str, float] = {"relu": 0.0}
 """Op -> the number that its step reads as second operand."""
+_OF_KERNELS = frozenset(["log", "tanh", "matmul", "amax", "relu", "index", "full"])
+"""Ops that stay kernels where a policy names one."""
+_LAYERS = frozenset(["convolution", "fused_convolution", "linear", "fused_linear", "batch_norm"])
+_MAX_PRODUCTS = 1 << 33
+"""Multiplications of a matrix product while weights are loaded: a few seconds."""
 _WRAPS = ("add", "sub", "mul", "maximum", "neg")
 _LOOKUPS = ("embedding", "index_select", "gather", "index")
 _FREE_BYTES = 1 << 20  # bytes of input that every recipe is granted; results may be 64 times as large
@@ -125,16 +133,15 @@ class _RecipeNode:
     attrs: Mapping[str, Any]
 
 
-def is_recipe_op(op: str) -> bool:
-    """Return whether recipes have an op, in some form."""
-    return op in _RULES
+def _typed(spec: TensorSpec) -> Typed:
+    return tuple(int(d) for d in spec.shape if isinstance(d, int)), spec.dtype
 
 
 class KnownValues:
     """Values that are known before the run, as steps over the model's weights. There is one recipe per distinct buffer."""
 
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
+    def __init__(self, graph: Graph, is_forced: Callable[[Graph, Node], bool] | None = None) -> None:
+        self.graph, self._is_forced = graph, is_forced
         self.refs: dict[str, WeightRef] = {
             w.name: WeightRef(
                 w.name, w.spec, w.file, w.format, w.key, w.offset, w.digest, w.content() if w.data else None
@@ -163,6 +170,12 @@ class KnownValues:
         """Return the value's content if the graph contains it."""
         return self._consts.get(value)
 
+    def taken(self) -> KnownValues:
+        """Take every node that can be."""
+        for node in self.graph.nodes:
+            self.take(node)
+        return self
+
     def take(self, node: Node) -> bool:
         """Record the node's results as known, if possible. Return False if a kernel must compute them."""
         if node.op == "constant":
@@ -186,6 +199,8 @@ class KnownValues:
             return False
         if node.op in ("sum", "amax") and len(node.attrs["dim"] or ()) != 1:
             return False
+        if node.op in _OF_KERNELS and self._is_forced is not None and self._is_forced(self.graph, node):
+            return False
         if not self._in_proportion(node):
             return False
         op, attrs = rule(node, node.spec)
@@ -198,8 +213,24 @@ class KnownValues:
             elif operand is not None:
                 number: dict[str, Any] = {"value": operand, "dtype": node.spec.dtype.value, "shape": []}
                 operands.append(RecipeStep("constant", (), number))
+        if not self._valid(node, op, operands, attrs):
+            return False
         self._known(node, _RecipeNode(op, tuple(operands), attrs))
         return True
+
+    def _valid(
+        self, node: Node, op: str, operands: Sequence[str | RecipeStep], attrs: Mapping[str, Any]
+    ) -> bool:
+        """Return whether the table of steps allows the step and infers the node's result, in a bounded time."""
+        scalar = ((), node.spec.dtype)
+        typed = [_typed(self._specs[o]) if isinstance(o, str) else scalar for o in operands]
+        try:
+            result = RECIPE_OPS[op].infer(typed, attrs)
+        except ValueError:
+            return False
+        if op == "matmul" and math.prod((*result[0], typed[0][0][-1])) > _MAX_PRODUCTS:
+            return False
+        return result == _typed(node.spec)
 
     def recipe(self, value: str, packed: Packed | None = None) -> str:
         """Return the name of the buffer of a known value, or of its packed form."""
@@ -312,7 +343,7 @@ class KnownValues:
         reads = frozenset[str]().union(*(self._reads[v] for v in node.values))
         largest = max(result_bytes, *(self._largest[v] for v in node.values)) if node.values else result_bytes
         read = sum(self._weights[w].spec.size_bytes or 0 for w in reads)
-        # Recipes run at load without a memory limit, so a few bytes must not become gigabytes. A filled tensor needs its memory in any case.
+        # Recipes run at load without a memory limit, so a few bytes must not become gigabytes. A filled weight needs its memory in any case.
         if node.op != "full" and largest > min(
             largest_step(read, result_bytes), largest_step(read, _FREE_BYTES)
         ):
@@ -361,7 +392,11 @@ class KnownValues:
         if node.op == "dequantize_blocks":
             return True
         if node.op == "full":
-            return node.spec.is_static and type(node.attrs["value"]) in (bool, int, float)
+            return (
+                node.spec.is_static
+                and type(node.attrs["value"]) in (bool, int, float)
+                and self._is_weight(node)
+            )
         if node.op == "arange":
             return node.spec.dtype in (DType.INT64, DType.INT32, DType.FLOAT32, DType.FLOAT64)
         if node.op in ("view", "squeeze", "unsqueeze", "clone", "permute", "expand", "flip", "slice", "cat"):
@@ -378,6 +413,12 @@ class KnownValues:
         return all(s.dtype.is_float and s.dtype.bits >= 16 for s in (*specs, node.spec)) and (
             node.op == "cast" or {s.dtype for s in specs} == {node.spec.dtype}
         )
+
+    def _is_weight(self, node: Node) -> bool:
+        """Return whether layers read the value as a weight, and nothing else does. Filled memory for other uses comes from the arena."""
+        readers = self.graph.users(node.name)
+        outputs = {o.value for o in self.graph.outputs}
+        return node.name not in outputs and all(n.op in _LAYERS and n.inputs[0] != node.name for n in readers)
 
     def _looks_up(self, node: Node, specs: Sequence[TensorSpec]) -> bool:
         """Return True if a lookup or a ``where`` has a small result, computed from values of the result's dtype."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,7 +61,7 @@ class PassContext:
     wide_products: whether ``widen_products`` computes gradients of weights in the dtype that they are converted to.
     joins_readers: whether ``fuse_pointwise`` also merges elementwise nodes that only read the same value.
     library_ops: whether einsum and transposed convolutions are written as products and convolutions, which have the fast kernels.
-    at_load:    whether weight recipes have an op. They compute it once, when weights are loaded, if it reads only what they compute.
+    at_load:    the values of a graph that weight recipes compute once, when weights are loaded; ``expand_on_weights`` needs it.
     is_forced:  whether a policy names the kernel of a node, which therefore runs.
     storage:    the float dtype in which ``cast_precision`` stores a node's result; None: the model's.
     """
@@ -76,7 +76,7 @@ class PassContext:
     wide_products: bool = False
     joins_readers: bool = False
     library_ops: bool = False
-    at_load: Callable[[str], bool] = _always
+    at_load: Callable[[Graph], Container[str]] | None = None
     is_forced: Callable[[Graph, Node], bool] = _free
     storage: Callable[[Node], DType | None] = _as_is
     peek: Callable[[Weight], NDArray[Any] | None] = _unseen

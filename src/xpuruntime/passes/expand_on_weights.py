@@ -7,7 +7,7 @@ compiler makes weight recipes of the simple ops that remain. The arithmetic is i
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
 
 from ..ir import Editor, Graph, Node
@@ -19,49 +19,84 @@ from .decompose import EXPANSIONS
 
 __all__ = ["run"]
 
-_MAX_GROWTH = 16
-"""Elements of a large result per element that is read. More are cheaper to compute in each run than to keep."""
-_SMALL = 1 << 20
-"""Elements of a result that may have grown more: a position bias of a small network."""
-_MAX_PRODUCTS = 1 << 33
-"""Multiplications of a matrix product while weights are loaded: about a second."""
+_MAX_ELEMENTS = 1 << 24
+"""Elements that an expansion reads or makes. Its float64 intermediates take host memory while weights are loaded."""
 _FLOATS = (DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32, DType.FLOAT64)
 _MOVES = frozenset(["select", "split"])
 """Ops that compute nothing, and have every dtype."""
 
 
 def run(graph: Graph, context: PassContext | None = None) -> Graph:
-    """Return the graph with the ops on weights written out from which only ops of recipes remain."""
+    """Return the graph with the ops on weights written out that recipes compute in that form."""
     context = context or PassContext()
+    if context.at_load is None:
+        return graph
+    refused: set[str] = set()
     while True:
-        chosen = _chosen(graph, context)
+        chosen = _chosen(graph, context.at_load(graph), context) - refused
+        if not chosen:
+            return graph
+        made: dict[str, list[str]] = {}
 
-        def rule(editor: Editor, node: Node, chosen: frozenset[str] = chosen) -> None:
+        def rule(
+            editor: Editor, node: Node, chosen: set[str] = chosen, made: dict[str, list[str]] = made
+        ) -> None:
             if node.outputs and node.name in chosen:
-                _EXPANSIONS[node.op](_Exact(editor, node))
+                expansion = _Exact(editor, node)
+                made[node.name] = expansion.made
+                _EXPANSIONS[node.op](expansion)
 
         rewritten = graph.rewrite(rule)
-        if rewritten is graph:
-            return graph
-        graph = rewritten
+        values, known = {v.name for n in rewritten.nodes for v in n.outputs}, context.at_load(rewritten)
+        left = {
+            name
+            for name, parts in made.items()
+            if any(v in values and v not in known for v in (name, *parts))
+        }
+        refused |= left  # recipes do not compute all of their parts
+        graph = graph if left else rewritten
 
 
-def _chosen(graph: Graph, context: PassContext) -> frozenset[str]:
-    """Return the nodes to expand: all that they read is a weight, a constant, or computed from them by a recipe."""
-    ready, chosen = set(graph.weight_names), set[str]()
-    for node in graph.nodes:
-        if not all(v in ready for v in node.values):
-            continue
-        if node.values and _fits(graph, node) and not context.is_forced(graph, node):
-            chosen.add(node.name)
-        elif node.op != "constant" and not context.at_load(node.op):
-            continue
-        ready.update(v.name for v in node.outputs)
-    return frozenset(chosen)
+def _chosen(graph: Graph, known: Container[str], context: PassContext) -> set[str]:
+    """Return the nodes to expand: recipes compute all that they read, and do not compute them."""
+    return {
+        n.name for n in graph.nodes
+        if n.values and n.name not in known and all(v in known for v in n.values) and _fits(graph, n) and not context.is_forced(graph, n)
+    }  # fmt: skip
 
 
 class _Exact(Expansion):
-    """An expansion that computes in float64."""
+    """An expansion in float64, with reductions of one dim each. ``made``: the values of the nodes that it inserted."""
+
+    def __init__(self, editor: Editor, node: Node) -> None:
+        super().__init__(editor, node)
+        self.made: list[str] = []
+
+    def __call__(self, op: str, *inputs: Any, **attrs: Any) -> str:
+        """Insert a node; a reduction as several."""
+        if op in ("sum", "amax", "mean"):
+            return self._reduced(op, str(inputs[0]), attrs.get("dim"), attrs.get("keepdim", False))
+        return self._inserted(op, *inputs, **attrs)
+
+    def _inserted(self, op: str, *inputs: Any, **attrs: Any) -> str:
+        value = super().__call__(op, *inputs, **attrs)
+        self.made.append(value)
+        return value
+
+    def _reduced(self, op: str, x: str, dim: int | Sequence[int] | None, keepdim: bool) -> str:
+        spec = self.spec(x)
+        all_dims = tuple(range(spec.rank))
+        dims = {d % spec.rank for d in ((dim,) if isinstance(dim, int) else dim or all_dims)}
+        for d in sorted(dims):
+            x = self._inserted("amax" if op == "amax" else "sum", x, dim=(d,), keepdim=True)
+        if op == "mean":
+            sizes = [s for s in spec.shape if isinstance(s, int)]  # complete, since known values are static
+            x = self._inserted("div", x, float(math.prod(sizes[d] for d in dims)))
+        return (
+            x
+            if keepdim
+            else self._inserted("view", x, size=[s for d, s in enumerate(spec.shape) if d not in dims])
+        )
 
     def wide(self, at: int) -> Any:
         """Return an operand in float64."""
@@ -73,6 +108,8 @@ class _Exact(Expansion):
     def last(self, op: str, *inputs: Any, **attrs: Any) -> None:
         """Replace the node by this one, rounded once to the node's type."""
         dtype = self.node.spec.dtype
+        if op in ("sum", "amax", "mean"):
+            op, inputs, attrs = "clone", (self(op, *inputs, **attrs),), {}
         if any(isinstance(i, str) and self.spec(i).dtype is not dtype for i in inputs):
             self.editor.replace(self.node, "cast", self(op, *inputs, **attrs), dtype=dtype)
         else:
@@ -91,9 +128,8 @@ def _fits(graph: Graph, node: Node) -> bool:
         return True
     if any(s is None or s.dtype not in _FLOATS for s in (*read, *results)):
         return False
-    count = sum(elements(s) or 0 for s in read)
-    form = _FORMS.get(node.op, _any_form)
-    return (elements(node.spec) or 0) <= max(_MAX_GROWTH * count, _SMALL) and form(node, read)
+    counts = [elements(s) or 0 for s in (*read, *results)]
+    return min(counts) > 0 and sum(counts) <= _MAX_ELEMENTS and _FORMS.get(node.op, _any_form)(node, read)
 
 
 def _any_form(node: Node, read: Sequence[TensorSpec]) -> bool:
@@ -104,20 +140,14 @@ def _own_dtype(node: Node, read: Sequence[TensorSpec]) -> bool:
     return node.attrs["dtype"] in (None, read[0].dtype)
 
 
-def _few_products(node: Node, read: Sequence[TensorSpec]) -> bool:
-    width = read[0].shape[-1] if read[0].rank else 1
-    return read[1].rank > 1 and read[0].rank > 1 and (elements(node.spec) or 0) * int(width) <= _MAX_PRODUCTS  # type: ignore[arg-type]
-
-
 _FORMS: Mapping[str, Callable[[Node, Sequence[TensorSpec]], bool]] = {
     "sum": lambda node, read: len(node.attrs["dim"] or ()) != 1 and _own_dtype(node, read),
     "amax": lambda node, read: len(node.attrs["dim"] or ()) != 1,
     "mean": _own_dtype,
-    "softmax": _own_dtype,
+    "softmax": lambda node, read: read[0].rank > 0 and _own_dtype(node, read),
     "vector_norm": lambda node, read: node.attrs["ord"] in (1.0, 2.0, math.inf),
     "pow": lambda node, read: len(read) == 1 and node.inputs[1] in _POWERS,
-    "matmul": lambda node, read: node.spec.dtype is not DType.FLOAT64 and _few_products(node, read),
-    **dict.fromkeys(("linear", "mm", "bmm"), _few_products),
+    **dict.fromkeys(("linear", "matmul", "mm", "bmm"), lambda node, read: min(s.rank for s in read[:2]) > 1),
 }
 """Op -> whether its expansion fits a node."""
 
@@ -125,28 +155,29 @@ _FORMS: Mapping[str, Callable[[Node, Sequence[TensorSpec]], bool]] = {
 # ── expansions ──
 
 
-def _dims(emit: Expansion) -> tuple[int, ...]:
-    """Return the dims that a reduction reduces."""
-    dims = emit.node.attrs["dim"]
-    return tuple(range(emit.spec(emit.input(0)).rank)) if dims is None or dims == () else tuple(dims)
-
-
-def _over_dims(emit: Expansion, op: str, x: str) -> str:
-    """Return a reduction of one dim after the other, each kept with size 1."""
-    for dim in _dims(emit):
-        x = emit(op, x, dim=(dim,), keepdim=True)
-    return x
-
-
 def _in_shape(emit: Expansion, y: str) -> None:
     emit.last("view", y, size=emit.node.spec.shape)
 
 
-def _mean(emit: Expansion) -> None:
-    x = emit.wide(0)
-    sizes = [d for d in emit.spec(x).shape if isinstance(d, int)]  # complete, since known values are static
-    count = float(math.prod(sizes[d] for d in _dims(emit)))
-    _in_shape(emit, emit("div", _over_dims(emit, "sum", x), count))
+def _reduction(op: str) -> Callable[[Expansion], None]:
+    def expand(emit: Expansion) -> None:
+        emit.last(op, emit.wide(0), dim=emit.node.attrs["dim"], keepdim=emit.node.attrs["keepdim"])
+
+    return expand
+
+
+def _group_norm(emit: Expansion) -> None:
+    spec, groups = emit.node.spec, emit.node.attrs["groups"]
+    count = (elements(spec) or 0) // (int(spec.shape[0]) * groups)  # type: ignore[arg-type]
+    rows = emit("view", emit.wide(0), size=(spec.shape[0], groups, count))
+    centered = emit("sub", rows, emit("mean", rows, dim=2, keepdim=True))
+    square = emit("mean", emit("mul", centered, centered), dim=2, keepdim=True)
+    y = emit("mul", centered, emit("rsqrt", emit("add", square, emit.node.attrs["eps"])))
+    y = emit("view", y, size=spec.shape)
+    for op, at in (("mul", 1), ("add", 2)):
+        if emit.input(at) is not None:
+            y = emit(op, y, emit("view", emit.wide(at), size=(spec.shape[1], *(1,) * (spec.rank - 2))))
+    emit.last("clone", y)
 
 
 def _absolute(emit: Expansion, x: str) -> str:
@@ -155,10 +186,11 @@ def _absolute(emit: Expansion, x: str) -> str:
 
 def _vector_norm(emit: Expansion) -> None:
     x, order = emit.wide(0), emit.node.attrs["ord"]
+    how = {"dim": emit.node.attrs["dim"], "keepdim": emit.node.attrs["keepdim"]}
     if order == 2:
-        _in_shape(emit, emit("sqrt", _over_dims(emit, "sum", emit("mul", x, x))))
+        emit.last("sqrt", emit("sum", emit("mul", x, x), **how))
     else:
-        _in_shape(emit, _over_dims(emit, "sum" if order == 1 else "amax", _absolute(emit, x)))
+        emit.last("sum" if order == 1 else "amax", _absolute(emit, x), **how)
 
 
 def _sigmoid(emit: Expansion) -> str:
@@ -184,8 +216,6 @@ def _minimum(emit: Expansion) -> None:
 _POWERS: Mapping[float, Callable[[Expansion, str], str]] = {
     2: lambda emit, x: emit("mul", x, x),
     3: lambda emit, x: emit("mul", emit("mul", x, x), x),
-    0.5: lambda emit, x: emit("sqrt", x),
-    -0.5: lambda emit, x: emit("rsqrt", x),
     -1: lambda emit, x: emit("reciprocal", x),
 }
 """Exponent -> what computes the power."""
@@ -217,11 +247,10 @@ def _split(emit: Expansion) -> None:
 _EXPANSIONS: Mapping[str, Callable[[Expansion], None]] = {
     **{
         op: EXPANSIONS[op]
-        for op in ("batch_norm", "batch_norm_train", "group_norm", "layer_norm", "rms_norm", "softmax", "var")
+        for op in ("batch_norm", "batch_norm_train", "layer_norm", "rms_norm", "softmax", "var")
     },
-    "sum": lambda emit: _in_shape(emit, _over_dims(emit, "sum", emit.wide(0))),
-    "amax": lambda emit: _in_shape(emit, _over_dims(emit, "amax", emit.wide(0))),
-    "mean": _mean,
+    **{op: _reduction(op) for op in ("sum", "amax", "mean")},
+    "group_norm": _group_norm,
     "vector_norm": _vector_norm,
     "pow": lambda emit: emit.last("clone", _POWERS[emit.node.inputs[1]](emit, emit.wide(0))),  # type: ignore[index]
     "abs": lambda emit: emit.last("clone", _absolute(emit, emit.wide(0))),

@@ -188,7 +188,7 @@ def product(xs: Sequence[Typed], a: Mapping[str, Any]) -> Typed:
     """Infer the product of two matrices or of stacks of them."""
     (left, dtype), (right, _) = xs
     if len(left) < 2 or len(right) < 2 or left[-1] != right[-2]:
-        fail(f"{shapes(xs)} are no matrices that can be multiplied")
+        fail(f"{shapes(xs)} cannot be multiplied as matrices")
     stack_dims, _ = broadcast([(left[:-2], dtype), (right[:-2], dtype)], a)
     return (*stack_dims, left[-2], right[-1]), one_dtype(xs)
 

@@ -53,7 +53,7 @@ def test_shapes_strides_and_mask_go_into_the_call() -> None:
     (stage,) = CudnnAttention().lower(call, TARGET).stages
     assert (stage.library, stage.stem, stage.args) == ("cudnn", "attention", ("in0", "in1", "in2", "out0"))
     assert dict(stage.options) == {
-        "q_shape": [2, 4, 33, 40], "k_shape": [2, 2, 90, 40], "v_shape": [2, 2, 90, 24], "y_shape": [2, 4, 33, 24],
+        "choice": -1, "q_shape": [2, 4, 33, 40], "k_shape": [2, 2, 90, 40], "v_shape": [2, 2, 90, 24], "y_shape": [2, 4, 33, 24],
         "q_strides": [5280, 1320, 40, 1], "k_strides": [7200, 3600, 40, 1], "v_strides": [4320, 2160, 24, 1],
         "y_strides": [3168, 792, 24, 1], "scale": 0.5, "causal": True, "offset": 57, "in": "bfloat16", "engine": -1,
     }  # fmt: skip
