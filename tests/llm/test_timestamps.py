@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import json
+import wave
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from support.device_under_test import device_name
+from typer.testing import CliRunner
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+from xpuruntime.cli.app import app
 from xpuruntime.errors import InputError
 from xpuruntime.llm import BatchGenerator, Generator, SpokenSegment, open_checkpoint
 from xpuruntime.llm.decoding.texts import options_of
 from xpuruntime.llm.decoding.timestamps import Timestamps, segments_of
 from xpuruntime.testing.conformance.seeded.decoders import reference as decoder_reference
 from xpuruntime.testing.conformance.seeded.encoder_decoders import features, greedy, reference
+
+tokenizers = pytest.importorskip("tokenizers")
 
 SILENT, END, VOCAB = 60, 50, 97
 SPOKEN: dict[str, Any] = {
@@ -37,7 +44,7 @@ def processor(begin: int, **words: Any) -> Any:
 def test_the_tokens_that_may_follow_are_those_of_transformers(latest: int | None) -> None:
     import torch
 
-    rng, times = np.random.default_rng(0), Timestamps(SILENT + 1, END, latest)
+    rng, times = np.random.default_rng(0), Timestamps(SILENT + 1, END + 1, frozenset([END]), latest)
     rule = processor(2, max_initial_timestamp_index=latest)
     for _ in range(600):
         answer: list[int] = []
@@ -52,6 +59,22 @@ def test_the_tokens_that_may_follow_are_those_of_transformers(latest: int | None
         got = logits.copy()
         times.constrain(got, answer)
         np.testing.assert_array_equal(got, want, err_msg=str(answer))
+
+
+def test_a_stop_token_that_is_text_lets_no_text_follow_an_end() -> None:
+    checkpoint = open_checkpoint(reference("whisper"))
+    config = replace(checkpoint.config, stops=(END,))
+    checkpoint = replace(checkpoint, config=config, generation={**checkpoint.generation, **SPOKEN})
+    end = SILENT + 5
+    for stops, follow in (([13, END], {13, END}), ([13], {13}), ([], set())):
+        times = options_of(checkpoint, {"return_timestamps": True, "eos_token_id": stops}).timestamps
+        assert times is not None
+        logits = np.zeros(VOCAB, np.float32)
+        logits[SILENT + 1 :] = -9  # so that times are not demanded
+        times.constrain(logits, [SILENT + 1, 3, end])
+        allowed = set(np.flatnonzero(np.isfinite(logits)))
+        assert {t for t in allowed if t <= END} == follow
+        assert {t for t in allowed if t > SILENT} == set(range(end, VOCAB))
 
 
 def opened(model: Any, kind: Any = Generator, **options: Any) -> Any:
@@ -85,7 +108,7 @@ def test_answers_are_those_of_transformers() -> None:
 
 
 def test_segments_of_an_answer() -> None:
-    times = Timestamps(100, 90)
+    times = Timestamps(100, 91)
 
     def decode(tokens: Any) -> str:
         return "".join(chr(97 + t) for t in tokens)
@@ -96,8 +119,37 @@ def test_segments_of_an_answer() -> None:
         SpokenSegment(1.0, 2.0, "d", (3,)),
         SpokenSegment(3.0, None, "e", (4,)),
     )
+    got = segments_of([100, 1, 150, 2, 200], times, decode)  # the second segment has no start
+    assert [(s.start, s.end) for s in got] == [(0.0, 1.0), (1.0, 2.0)]
     assert segments_of([100, 100], times, decode) == ()
     assert segments_of([1, 110], times, decode) == (SpokenSegment(0.0, pytest.approx(0.2), "b", (1,)),)
+
+
+def test_the_command_prints_a_line_for_each_segment(tmp_path: Path) -> None:
+    model = reference("whisper")
+    model.save_pretrained(tmp_path)
+    (tmp_path / "generation_config.json").write_text(json.dumps({**SPOKEN, "eos_token_id": END}))
+    words = tokenizers.models.WordLevel({f"w{t}": t for t in range(VOCAB)}, "w0")
+    tokenizers.Tokenizer(words).save(str(tmp_path / "tokenizer.json"))
+    with wave.open(str(tmp_path / "sound.wav"), "wb") as w:
+        w.setparams((1, 2, 16000, 0, "NONE", ""))
+        w.writeframes((8000 * np.sin(np.arange(9000) / 9)).astype("<i2").tobytes())
+    told = ["generate", str(tmp_path), "-n", "12", "--capacity", "32", "--audio", str(tmp_path / "sound.wav")]
+    run = CliRunner().invoke(app, [*told, "--return-timestamps", "--json"])
+    assert run.exit_code == 0, run.output
+    document = json.loads(run.stdout)
+    shown = CliRunner().invoke(app, [*told, "--return-timestamps"]).stdout.splitlines()
+    assert len(shown) == len(document["segments"]) > 0
+    for line, segment in zip(shown, document["segments"], strict=True):
+        start, end = segment["start"], segment["end"]
+        until = " " * 6 if end is None else f"{end:6.2f}"
+        assert line == f"{start:6.2f} - {until}  {segment['text']}"
+    plain = CliRunner().invoke(app, told).stdout
+    streamed = CliRunner().invoke(app, [*told, "--return-timestamps", "--stream"]).stdout.splitlines()
+    assert " - " not in plain
+    assert streamed == [document["text"], *shown]
+    chat = CliRunner().invoke(app, ["chat", str(tmp_path), "--return-timestamps"])
+    assert chat.exit_code == 2, chat.output
 
 
 def test_models_that_write_no_times_say_so() -> None:

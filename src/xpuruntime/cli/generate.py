@@ -16,7 +16,7 @@ from .generation_flags import GenerationFlags
 from .generator_flags import Explain, GeneratorFlags, Receipt, ReceiptFile
 
 if TYPE_CHECKING:
-    from ..llm.answers import Completion
+    from ..llm.answers import Completion, SpokenSegment
     from ..llm.decoding.words import GenerationOptions
     from ..llm.generate import Generator
 
@@ -42,6 +42,10 @@ def generate(
             metavar="FILE",
             help="A WAV file at 16 kHz instead of a prompt, for a model that reads audio.",
         ),
+    ] = None,
+    return_timestamps: Annotated[
+        bool | None,
+        typer.Option(help="Print when each segment of the speech is spoken, for a model that reads audio."),
     ] = None,
     dispatches: Annotated[
         bool,
@@ -76,6 +80,8 @@ def generate(
     if prompt and audio is not None:
         raise InputError(who, "takes a prompt or audio, not both", do="Omit --prompt or --audio.")
     streamed, given = stream and not as_json, words.words()
+    if return_timestamps is not None:
+        given["return_timestamps"] = return_timestamps
     with progress(f"opening {model}") as update:
         checkpoint = open_checkpoint(model)
         decided = options_of(checkpoint, given)  # also by a generation config
@@ -115,7 +121,9 @@ def generate(
 
     def show() -> None:
         for answer in answers:
-            if not streamed:
+            if answer.segments:
+                write_generated("".join(f"{_segment(s)}\n" for s in answer.segments))
+            elif not streamed:
                 write_generated(answer.text + "\n")
             print_note(
                 f"prefill: {answer.prompt_tokens} tokens in {answer.prefill_s:.2f} s; "
@@ -125,6 +133,12 @@ def generate(
             print_text(ran.text())
 
     return CommandResult(document, show)
+
+
+def _segment(segment: SpokenSegment) -> str:
+    """Return the line of a segment: ``start - end  text``, without an end if the answer has none."""
+    end = "" if segment.end is None else f"{segment.end:.2f}"
+    return f"{segment.start:6.2f} - {end:>6}  {segment.text.strip()}"
 
 
 def _facts(answer: Completion) -> dict[str, Any]:

@@ -38,10 +38,6 @@ class GenerationFlags:
     task: Annotated[
         str | None, _option(_LENGTH, "Task of a model that reads audio: transcribe or translate.")
     ] = None
-    return_timestamps: Annotated[
-        bool | None,
-        _option(_LENGTH, "Say when each segment of the speech is spoken, for a model that reads audio."),
-    ] = None
     max_new_tokens: Annotated[
         int | None,
         _option(_LENGTH, "Most tokens to generate. Default: 128.", "--max-new-tokens", "-n", min=1),

@@ -1,7 +1,7 @@
 """Processors: what earlier tokens change in the logits of the next one, in the order of transformers.
 
-Penalties; repeated n-grams; bad words; stop tokens before the minimum length; suppressed tokens; times of speech; forced tokens. Temperature, top_k, top_p and min_p follow in
-``sampling``.
+Penalties; repeated n-grams; bad words; stop tokens before the minimum length; suppressed tokens; times of speech; forced tokens.
+Temperature, top_k, top_p and min_p follow in ``sampling``.
 """
 
 from __future__ import annotations

@@ -153,8 +153,10 @@ def with_timestamps(checkpoint: Checkpoint, options: GenerationOptions) -> Gener
             who, "does not support return_timestamps with a grammar", got=options.grammar[0], do=do
         )
     latest = words.get("max_initial_timestamp_index")
-    ends = min(options.stop_tokens, default=silent + 1)
-    times = Timestamps(silent + 1, ends, latest if _is_count(latest, checkpoint.config.vocab) else None)
+    # The model's own end is the first token after those of text. Other stop tokens may be text.
+    text = 1 + max((t for t in checkpoint.config.stops if t <= silent), default=silent)
+    latest = latest if _is_count(latest, checkpoint.config.vocab) else None
+    times = Timestamps(silent + 1, text, options.stop_tokens, latest)
     return replace(options, timestamps=times)
 
 

@@ -22,12 +22,14 @@ class Timestamps:
     """The rules of times.
 
     first:  token of the time 0. Tokens after it are later times.
-    ends:   the smallest token that ends the answer; text has smaller ones.
+    text:   tokens below it are text, or end the answer.
+    stops:  tokens that end the answer. They may follow the end of a segment.
     latest: most steps of the first time of an answer; None: any.
     """
 
     first: int
-    ends: int
+    text: int
+    stops: frozenset[int] = frozenset()
     latest: int | None = None
 
     def constrain(self, x: NDArray[np.float32], answer: Sequence[int]) -> None:
@@ -47,7 +49,10 @@ class Timestamps:
             if paired:
                 x[first:] = -np.inf
             else:
-                x[: self.ends] = -np.inf
+                stops = [t for t in self.stops if 0 <= t < first]
+                kept = x[stops]
+                x[: self.text] = -np.inf
+                x[stops] = kept
         if times:
             x[first : times[-1] + (not after_time or paired)] = -np.inf
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -60,13 +65,13 @@ class Timestamps:
 def segments_of(
     tokens: Sequence[int], times: Timestamps, decode: Callable[[Sequence[int]], str]
 ) -> tuple[SpokenSegment, ...]:
-    """Return the segments of an answer. The last one has no end if the answer ends before it."""
+    """Return the segments of an answer. One without a start begins at the end of the one before. The last one has no end if the answer ends before it."""
     segments: list[SpokenSegment] = []
-    start: float | None = None
+    start = 0.0
     text: list[int] = []
 
     def close(end: float | None) -> None:
-        segments.append(SpokenSegment(start or 0.0, end, decode(text), tuple(text)))
+        segments.append(SpokenSegment(start, end, decode(text), tuple(text)))
         text.clear()
 
     for token in tokens:
@@ -76,9 +81,7 @@ def segments_of(
         time = (token - times.first) * _SECONDS
         if text:
             close(time)
-            start = None
-        else:
-            start = time
+        start = time
     if text:
         close(None)
     return tuple(segments)
