@@ -6,19 +6,20 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from support.cuda_doubles import build_libraries
 
 from xpuruntime.codegen.cuda.nvrtc import nvrtc_toolchain
 from xpuruntime.errors import BuildError
 
 HERE = Path(__file__).resolve().parent
-LIBRARIES = HERE.parents[1] / "cpp" / "tests" / "libraries"
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def built(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
     try:
         nvrtc_toolchain()
     except BuildError as error:
@@ -26,11 +27,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if shutil.which("g++") is None:
         pytest.skip("the simulated libraries are compiled here")
     folder = tmp_path_factory.mktemp("simulated")
-    for name in ("driver", "cudnn"):
-        made, text = folder / f"{name}.so", LIBRARIES / f"simulated_{name}.cpp"
-        command = ["g++", "-std=c++17", "-O1", "-shared", "-fPIC", "-o", str(made), str(text), "-ldl"]
-        subprocess.run(command, check=True)
-    return folder
+    return build_libraries(folder, "simulated_driver", "simulated_cudnn")
 
 
 @pytest.mark.sampled(2)
@@ -45,11 +42,11 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("attention", "f8:! e3:2"),
     ],
 )
-def test_cudnn_is_asked(case: str, engines: str, built: Path, tmp_path: Path) -> None:
+def test_cudnn_is_asked(case: str, engines: str, built: Mapping[str, Path], tmp_path: Path) -> None:
     environment = {
         **os.environ,
-        "XPU_LIBCUDA": str(built / "driver.so"),
-        "XPU_LIBCUDNN": str(built / "cudnn.so"),
+        "XPU_LIBCUDA": str(built["simulated_driver"]),
+        "XPU_LIBCUDNN": str(built["simulated_cudnn"]),
         "XPU_TEST_CUDNN": engines,
         "XPU_CACHE_DIR": str(tmp_path),
     }

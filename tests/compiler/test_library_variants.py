@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from support.cuda_doubles import leave_text_uncompiled
 
 import xpuruntime as xrt
 from xpuruntime import ir
-from xpuruntime.codegen.cuda import target as cuda
 from xpuruntime.compiler.locked import KernelLock
 from xpuruntime.compiler.times import KernelTimes
-from xpuruntime.kernels.cuda.matmul import libraries
-from xpuruntime.program.program import Binary
 
 TARGET = "cuda:sm_90"
 PRODUCT = ("cublasLt[choice=1]", "cublasLt[choice=2]", "cublasLt[choice=3]")
@@ -21,13 +19,7 @@ CONV = ("cudnn[choice=1]", "cudnn[choice=2]", "cudnn[choice=3]")
 
 @pytest.fixture(autouse=True)
 def libraries_are_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Texts are not compiled: what is asked of libraries needs neither a device nor NVRTC."""
-    monkeypatch.setattr(libraries, "installed", lambda library: True)
-
-    def assemble(self: Any, functions: Any, parts: Any) -> Binary:
-        return Binary(self.name, "cubin", (self.name,), tuple(functions), b"none", source="")
-
-    monkeypatch.setattr(cuda.CudaTarget, "assemble", assemble)
+    leave_text_uncompiled(monkeypatch)
 
 
 def net() -> ir.Graph:

@@ -6,24 +6,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.cuda_doubles import leave_text_uncompiled
 
 import xpuruntime as xrt
 from xpuruntime import ir
-from xpuruntime.codegen.cuda import target as cuda
 from xpuruntime.errors import KernelUnavailable
 from xpuruntime.kernels.cuda.matmul import libraries
-from xpuruntime.program.program import Binary, KernelCall
+from xpuruntime.program.program import KernelCall
 
 
 @pytest.fixture(autouse=True)
 def libraries_are_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Texts are not compiled: what is asked of libraries needs neither a device nor NVRTC."""
-    monkeypatch.setattr(libraries, "installed", lambda library: True)
-
-    def assemble(self: Any, functions: Any, parts: Any) -> Binary:
-        return Binary(self.name, "cubin", (self.name,), tuple(functions), b"none", source="")
-
-    monkeypatch.setattr(cuda.CudaTarget, "assemble", assemble)
+    leave_text_uncompiled(monkeypatch)
 
 
 def net() -> ir.Graph:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
+from support.cuda_doubles import build_libraries
 from support.onnx_models import small_classifier
 
 onnx = pytest.importorskip("onnx", reason="the tests build models with onnx")
@@ -54,11 +54,5 @@ def simulated_cudnn(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     if shutil.which("g++") is None:
         pytest.skip("the simulated libraries are compiled here")
     folder = tmp_path_factory.mktemp("simulated")
-    libraries = Path(__file__).resolve().parents[2] / "cpp" / "tests" / "libraries"
-    environment = {}
-    for variable, name in (("XPU_LIBCUDA", "simulated_driver"), ("XPU_LIBCUDNN", "computing_cudnn")):
-        made, text = folder / f"{name}.so", libraries / f"{name}.cpp"
-        command = ["g++", "-std=c++17", "-O1", "-shared", "-fPIC", "-o", str(made), str(text), "-ldl"]
-        subprocess.run(command, check=True)
-        environment[variable] = str(made)
-    return environment
+    made = build_libraries(folder, "simulated_driver", "computing_cudnn")
+    return {"XPU_LIBCUDA": str(made["simulated_driver"]), "XPU_LIBCUDNN": str(made["computing_cudnn"])}

@@ -160,5 +160,5 @@ def test_models_that_write_no_times_say_so() -> None:
     spoken = replace(open_checkpoint(reference("whisper")), generation=SPOKEN)
     with pytest.raises(InputError, match="does not support return_timestamps with a grammar; got regex"):
         options_of(spoken, {"return_timestamps": True, "regex": "a"})
-    with pytest.raises(InputError, match="invalid return_timestamps; got word"):
+    with pytest.raises(InputError, match="invalid return_timestamps; got 'word'"):
         options_of(spoken, {"return_timestamps": "word"})

@@ -5,22 +5,19 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from support.cuda_doubles import build_libraries
 
 HERE = Path(__file__).resolve().parent
-LIBRARIES = HERE.parents[1] / "cpp" / "tests" / "libraries"
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def built(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
     folder = tmp_path_factory.mktemp("exhaustion")
-    for name in ("driver", "kernels"):
-        made, text = folder / f"{name}.so", LIBRARIES / f"simulated_{name}.cpp"
-        command = ["g++", "-std=c++17", "-O1", "-shared", "-fPIC", "-o", str(made), str(text), "-ldl"]
-        subprocess.run(command, check=True)
-    return folder
+    return build_libraries(folder, "simulated_driver", "simulated_kernels")
 
 
 @pytest.mark.sampled(2)
@@ -38,9 +35,9 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("cuGraphInstantiateWithFlags", 0),  # such a plan runs kernel by kernel
     ],
 )
-def test_the_driver_runs_out_at_every_use(call: str, least: int, built: Path) -> None:
+def test_the_driver_runs_out_at_every_use(call: str, least: int, built: Mapping[str, Path]) -> None:
     """``least``: uses that must have failed, so that the test is known to have met them."""
-    libraries = [str(built / f"{name}.so") for name in ("driver", "kernels")]
+    libraries = [str(file) for file in built.values()]
     command = [sys.executable, str(HERE / "simulated_exhaustion.py"), libraries[0], call, libraries[1]]
     done = subprocess.run(
         command,

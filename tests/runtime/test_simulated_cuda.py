@@ -5,22 +5,19 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from support.cuda_doubles import build_libraries
 
 HERE = Path(__file__).resolve().parent
-LIBRARIES = HERE.parents[1] / "cpp" / "tests" / "libraries"
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def built(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
     folder = tmp_path_factory.mktemp("simulated")
-    for name in ("driver", "kernels", "cupti"):
-        made, text = folder / f"{name}.so", LIBRARIES / f"simulated_{name}.cpp"
-        command = ["g++", "-std=c++17", "-O1", "-shared", "-fPIC", "-o", str(made), str(text), "-ldl"]
-        subprocess.run(command, check=True)
-    return folder
+    return build_libraries(folder, "simulated_driver", "simulated_kernels", "simulated_cupti")
 
 
 @pytest.mark.sampled(2)
@@ -41,18 +38,23 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "pinned",
     ],
 )
-def test_over_the_simulated_driver(case: str, built: Path) -> None:
-    command = [sys.executable, str(HERE / "simulated_cuda.py"), case, str(built / "kernels.so")]
-    cupti = "/nonexistent/cupti.so" if case == "unobserved" else str(built / "cupti.so")
-    environment = {**os.environ, "XPU_LIBCUDA": str(built / "driver.so"), "XPU_LIBCUPTI": cupti}
+def test_over_the_simulated_driver(case: str, built: Mapping[str, Path]) -> None:
+    command = [sys.executable, str(HERE / "simulated_cuda.py"), case, str(built["simulated_kernels"])]
+    cupti = "/nonexistent/cupti.so" if case == "unobserved" else str(built["simulated_cupti"])
+    environment = {**os.environ, "XPU_LIBCUDA": str(built["simulated_driver"]), "XPU_LIBCUPTI": cupti}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("peers", [True, False])
-def test_two_devices_over_the_simulated_driver(peers: bool, built: Path) -> None:
-    command = [sys.executable, str(HERE / "simulated_cuda.py"), "two_devices", str(built / "kernels.so")]
-    environment = {**os.environ, "XPU_LIBCUDA": str(built / "driver.so"), "SIMULATED_DEVICES": "2"}
+def test_two_devices_over_the_simulated_driver(peers: bool, built: Mapping[str, Path]) -> None:
+    command = [
+        sys.executable,
+        str(HERE / "simulated_cuda.py"),
+        "two_devices",
+        str(built["simulated_kernels"]),
+    ]
+    environment = {**os.environ, "XPU_LIBCUDA": str(built["simulated_driver"]), "SIMULATED_DEVICES": "2"}
     environment |= {} if peers else {"SIMULATED_NO_PEERS": "1"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, check=False)
     assert done.returncode == 0, done.stderr

@@ -110,7 +110,10 @@ int cudnnBackendGetAttribute(void* object, int attribute, int, int64_t room, int
     int64_t number = 0;
     if (attribute == graph_engines)
         for (const EngineRow& row : table()) number = row.engine >= number ? row.engine + 1 : number;
-    if (attribute == plan_workspace) number = engine_row(self.engine)->large ? int64_t{1} << 30 : 0;
+    else if (attribute == plan_workspace)
+        number = engine_row(self.engine)->large ? int64_t{1} << 30 : 0;
+    else
+        return not_supported;  // plans have no text
     return std::memcpy(values, &number, sizeof number), *count = 1, success;
 }
 int cudnnBackendExecute(void*, void*, void*) { return success; }

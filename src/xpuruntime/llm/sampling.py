@@ -65,7 +65,7 @@ class Sampling:
                 or not value <= high
             ):
                 do = f"Give a {'whole ' * (field.name == 'top_k')}number {_interval(low, high, inclusive)}."
-                raise InputError("sampling", f"has an invalid {field.name}", got=str(value)[:80], do=do)
+                raise InputError("sampling", f"has an invalid {field.name}", got=repr(value)[:80], do=do)
         if 0 < self.temperature < _LEAST_TEMPERATURE:
             do = f"Give 0 for the most likely token, or at least {_LEAST_TEMPERATURE:g}."
             raise InputError("sampling", "has an invalid temperature", got=self.temperature, do=do)

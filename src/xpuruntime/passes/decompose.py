@@ -25,7 +25,7 @@ from ._lib.expand_windows import (
 from ._lib.expansion import Expansion
 from .context import PassContext
 
-__all__ = ["EXPANSIONS", "run"]
+__all__ = ["EXPANSIONS", "group_norm_without_kernels", "run"]
 
 
 def run(graph: Graph, context: PassContext | None = None) -> Graph:
@@ -226,11 +226,14 @@ def _rms_norm(emit: Expansion) -> None:
 
 
 def _layer_norm(emit: Expansion) -> None:
-    x, dims = emit.wide(0), _trailing(emit)
+    _affine(emit, _standardized(emit, emit.wide(0), _trailing(emit)), emit.wide(1), emit.wide(2))
+
+
+def _standardized(emit: Expansion, x: str, dims: tuple[int, ...]) -> str:
+    """Return ``x`` with mean 0 and variance 1 over dims."""
     centered = emit("sub", x, emit("mean", x, dim=dims, keepdim=True))
     square = emit("mean", emit("mul", centered, centered), dim=dims, keepdim=True)
-    root = emit("rsqrt", emit("add", square, emit.node.attrs["eps"]))
-    _affine(emit, emit("mul", centered, root), emit.wide(1), emit.wide(2))
+    return emit("mul", centered, emit("rsqrt", emit("add", square, emit.node.attrs["eps"])))
 
 
 def _layer_norm_backward(emit: Expansion) -> None:
@@ -284,15 +287,15 @@ def _batch_norm(emit: Expansion) -> None:
     _affine(emit, emit("mul", emit("sub", emit.wide(0), mean), root), scale, shift)
 
 
-def _group_norm(emit: Expansion) -> None:
+def _layer_norm_of_rows(emit: Expansion, rows: str) -> str:
+    shape = (emit.spec(rows).shape[-1],)
+    return emit("layer_norm", rows, normalized_shape=shape, eps=emit.node.attrs["eps"])
+
+
+def _group_norm(emit: Expansion, of_rows: Callable[[Expansion, str], str] = _layer_norm_of_rows) -> None:
     spec, groups = emit.node.spec, emit.node.attrs["groups"]
     rows = emit("view", emit.wide(0), size=(spec.shape[0], groups, -1))
-    size = emit.spec(rows).shape[-1]
-    y = emit(
-        "view",
-        emit("layer_norm", rows, normalized_shape=(size,), eps=emit.node.attrs["eps"]),
-        size=spec.shape,
-    )
+    y = emit("view", of_rows(emit, rows), size=spec.shape)
     along = (spec.shape[1], *(1,) * (spec.rank - 2))
     weight, bias = (None if emit.input(i) is None else emit("view", emit.wide(i), size=along) for i in (1, 2))
     _affine(emit, y, weight, bias)
@@ -372,6 +375,11 @@ def _rope(emit: Expansion) -> None:
     high = emit("slice", x, dim=3, start=size // 2, end=size)
     rotated = emit("cat", emit("neg", high), low, dim=3)
     emit.last("add", emit("mul", x, tables[0]), emit("mul", rotated, tables[1]))
+
+
+def group_norm_without_kernels(emit: Expansion) -> None:
+    """Expand a group norm to arithmetic alone, without a layer norm, for which most targets have a kernel."""
+    _group_norm(emit, lambda emit, rows: _standardized(emit, rows, (2,)))
 
 
 EXPANSIONS: Mapping[str, Callable[[Expansion], None]] = {

@@ -13,9 +13,9 @@ from typing import Any
 from ..ir import Editor, Graph, Node
 from ..types import DType, TensorSpec
 from ._lib.expansion import Expansion
-from ._lib.known import elements
+from ._lib.known import elements, known_values
 from .context import PassContext
-from .decompose import EXPANSIONS
+from .decompose import EXPANSIONS, group_norm_without_kernels
 
 __all__ = ["run"]
 
@@ -29,8 +29,11 @@ _MOVES = frozenset(["select", "split"])
 def run(graph: Graph, context: PassContext | None = None) -> Graph:
     """Return the graph with the ops on weights written out that recipes compute in that form."""
     context = context or PassContext()
-    if context.at_load is None:
-        return graph
+    weight_values = known_values(graph)
+    if context.at_load is None or not any(
+        n.op in _EXPANSIONS and n.values and weight_values.issuperset(n.values) for n in graph.nodes
+    ):
+        return graph  # most models have none
     refused: set[str] = set()
     while True:
         chosen = _chosen(graph, context.at_load(graph), context) - refused
@@ -120,7 +123,7 @@ class _Exact(Expansion):
 
 
 def _fits(graph: Graph, node: Node) -> bool:
-    """Return whether the table has the op in this form, and the result is not much larger than what is read."""
+    """Return whether the table has the op in this form, for sizes that loading can afford."""
     read, results = [graph.spec(v) for v in node.values], [v.spec for v in node.outputs]
     if node.op not in _EXPANSIONS or not all(s is not None and s.is_static for s in (*read, *results)):
         return False
@@ -164,20 +167,6 @@ def _reduction(op: str) -> Callable[[Expansion], None]:
         emit.last(op, emit.wide(0), dim=emit.node.attrs["dim"], keepdim=emit.node.attrs["keepdim"])
 
     return expand
-
-
-def _group_norm(emit: Expansion) -> None:
-    spec, groups = emit.node.spec, emit.node.attrs["groups"]
-    count = (elements(spec) or 0) // (int(spec.shape[0]) * groups)  # type: ignore[arg-type]
-    rows = emit("view", emit.wide(0), size=(spec.shape[0], groups, count))
-    centered = emit("sub", rows, emit("mean", rows, dim=2, keepdim=True))
-    square = emit("mean", emit("mul", centered, centered), dim=2, keepdim=True)
-    y = emit("mul", centered, emit("rsqrt", emit("add", square, emit.node.attrs["eps"])))
-    y = emit("view", y, size=spec.shape)
-    for op, at in (("mul", 1), ("add", 2)):
-        if emit.input(at) is not None:
-            y = emit(op, y, emit("view", emit.wide(at), size=(spec.shape[1], *(1,) * (spec.rank - 2))))
-    emit.last("clone", y)
 
 
 def _absolute(emit: Expansion, x: str) -> str:
@@ -250,7 +239,7 @@ _EXPANSIONS: Mapping[str, Callable[[Expansion], None]] = {
         for op in ("batch_norm", "batch_norm_train", "layer_norm", "rms_norm", "softmax", "var")
     },
     **{op: _reduction(op) for op in ("sum", "amax", "mean")},
-    "group_norm": _group_norm,
+    "group_norm": group_norm_without_kernels,
     "vector_norm": _vector_norm,
     "pow": lambda emit: emit.last("clone", _POWERS[emit.node.inputs[1]](emit, emit.wide(0))),  # type: ignore[index]
     "abs": lambda emit: emit.last("clone", _absolute(emit, emit.wide(0))),

@@ -7,10 +7,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from support.cuda_doubles import leave_text_uncompiled
 from support.cuda_kernels import call_of, one_node
 
 from xpuruntime import ir
-from xpuruntime.codegen.cuda import target as cuda
 from xpuruntime.codegen.cuda.target import cuda_target
 from xpuruntime.codegen.target import CodegenTarget
 from xpuruntime.compiler import compile as compile_graph
@@ -19,20 +19,13 @@ from xpuruntime.kernels.cuda.attention.cudnn import CudnnAttention
 from xpuruntime.kernels.cuda.matmul import libraries
 from xpuruntime.kernels.kernel import NodeCall
 from xpuruntime.policies import KernelPolicy
-from xpuruntime.program.program import Binary
 
 TARGET: CodegenTarget = cuda_target("cuda:sm_90")
 
 
 @pytest.fixture(autouse=True)
 def library_is_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is loaded or compiled: what is asked needs neither a device nor the libraries."""
-    monkeypatch.setattr(libraries, "installed", lambda library: True)
-
-    def assemble(self: Any, functions: Any, parts: Any) -> Binary:
-        return Binary(self.name, "cubin", (self.name,), tuple(functions), b"none", source="")
-
-    monkeypatch.setattr(cuda.CudaTarget, "assemble", assemble)
+    leave_text_uncompiled(monkeypatch)
 
 
 def array(shape: tuple[int, ...], dtype: str = "bfloat16") -> np.ndarray[Any, Any]:

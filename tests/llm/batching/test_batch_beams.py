@@ -126,6 +126,17 @@ def test_pieces_come_when_the_search_ends(batch: BatchGenerator) -> None:
     assert (batch.pending, batch.statistics().used_blocks) == (0, 0)
 
 
+def test_decoding_begins_when_the_prompt_was_read(
+    batch: BatchGenerator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Times are steps here. The pieces of a search come all at its end."""
+    first = batch.statistics().steps
+    monkeypatch.setattr("time.perf_counter", lambda: float(batch.statistics().steps - first))
+    (answer,) = batch.generate(TEXTS[:1], num_beams=2, max_new_tokens=6)
+    assert (len(answer.tokens), answer.decode_s) == (6, 5.0)
+    assert answer.tokens_per_second == 1.0
+
+
 def test_an_error_ends_the_search_alone(batch: BatchGenerator) -> None:
     everything = {"suppress_tokens": list(range(batch.config.vocab)), "max_new_tokens": 4, "num_beams": 3}
     bad, good = batch.submit(prompt(5), **everything), batch.submit(prompt(6), max_new_tokens=6)

@@ -65,7 +65,8 @@ class BatchAnswer:
         self._unread: deque[Piece] = deque()
         self._error: Exception | None = None
         self._submitted = time.perf_counter()
-        self._first = self._ended = self._submitted
+        self._first: float | None = None
+        self._ended = self._submitted
 
     @property
     def done(self) -> bool:
@@ -110,7 +111,8 @@ class BatchAnswer:
             self._unread.clear()
         if self._error is not None:
             raise self._error
-        seconds = (self._first - self._submitted, self._ended - self._first)
+        first = self._ended if self._first is None else self._first
+        seconds = (first - self._submitted, self._ended - first)
         return replace(self.state.completion(self._pieces, self.finish, *seconds), score=self.score)
 
     # ── for the batch ──
@@ -140,14 +142,17 @@ class BatchAnswer:
         ):
             self.text.drafts = self._lookup.draft(self.state, room)
 
+    def begin(self) -> None:
+        """Note that the prompt has been read: prefill ends, decoding begins."""
+        if self._first is None:
+            self._first = time.perf_counter()
+
     def add(self, piece: Piece) -> None:
         """Append a piece."""
-        now = time.perf_counter()
-        if not self._pieces:
-            self._first = now
+        self.begin()
         self._pieces.append(piece)
         self._unread.append(piece)
-        self._ended = now
+        self._ended = time.perf_counter()
         self.finish = piece.finish
 
     def end(self, finish: str) -> None:

@@ -64,6 +64,8 @@ class BatchBeams:
         self._logits.clear()
         try:
             if self._search is None:
+                for answer in self.answers:
+                    answer.begin()
                 rows = np.repeat(rows, self._options.num_beams, axis=0)
                 self._search = beam_search(self._state.prompt, self._options, self.limit, rows)
                 self._continue(*next(self._search))

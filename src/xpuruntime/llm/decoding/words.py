@@ -130,7 +130,8 @@ class GenerationOptions:
 
 
 def _wrong(word: str, value: object, do: str) -> InputError:
-    return InputError(_WHO, f"has an invalid {word}", got=str(value)[:80], do=do)
+    got = str(value) if isinstance(value, Exception) else repr(value)
+    return InputError(_WHO, f"has an invalid {word}", got=got[:80], do=do)
 
 
 def _is_number(value: object) -> bool:

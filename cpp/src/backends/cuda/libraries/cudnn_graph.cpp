@@ -337,9 +337,10 @@ std::string CudnnPlan::try_build(dnn::Object config, int64_t limit) {
 std::string CudnnPlan::text() const {
     DescriptorCalls calls(graph_.f_);
     const int64_t size = calls.get(plan_.get(), dnn::plan_json, dnn::type_char, 0, nullptr);
+    if (!calls.ok() || size <= 0) return "";
     std::string json(static_cast<size_t>(size), '\0');
-    if (size > 0) calls.get(plan_.get(), dnn::plan_json, dnn::type_char, size, json.data());
-    return calls.ok() && size > 0 ? implementation_ + "\n" + json : "";
+    calls.get(plan_.get(), dnn::plan_json, dnn::type_char, size, json.data());
+    return calls.ok() ? implementation_ + "\n" + json : "";
 }
 
 std::shared_ptr<const CudnnPlan> CudnnPlan::restore(CudnnGraph graph, const KernelCall& call,
