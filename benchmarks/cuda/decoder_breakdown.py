@@ -2,7 +2,9 @@
 
     python benchmarks/cuda/decoder_breakdown.py --out benchmarks/results/cuda_decoder_breakdown.json [--layers 8] [--size full] [--weights "stored, Q4_K"] [PART ...]
 
-``--weights`` is a word of ``kernel.weights`` (for ``stored`` with a format of blocks, which are random), by default ``model``. Parts: ``timeline`` (CUPTI's record of every launch of a token: its run time, and the time from the previous launch's end to its own end), ``cuts``
+``--weights``: a value of ``kernel.weights``; for ``stored``, followed by a block format (``"stored, Q4_K"``), whose blocks are random. Default: ``model``.
+
+Parts: ``timeline`` (CUPTI's record of every launch of a token: its run time, and the time from the previous launch's end to its own end), ``cuts``
 (a token's time with other tile configurations of its products, one product after another, each starting from the best so far) and ``attention`` (a
 token's time, and attention's launches, with other tile configurations of attention). The sizes are those of Qwen2.5-1.5B, by default with eight
 layers, whose weights exceed the L2 cache. Needs torch and transformers.
@@ -199,9 +201,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--layers", type=int, default=8)
     parser.add_argument(
         "--weights", default="model", help='a word of kernel.weights; "stored, Q4_K": random blocks'
-    )
-    parser.add_argument(
-        "--vocabulary", type=int, default=0, help="tokens of the vocabulary, if not the model's"
     )
     return run_parts(
         __doc__, PARTS, packages=("torch", "transformers"), argv=argv, parser=parser,

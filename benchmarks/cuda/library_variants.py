@@ -1,4 +1,4 @@
-"""What the variants of libraries gain: algorithms of cuBLASLt and configurations of cuDNN next to the libraries' own choice.
+"""Gain of library variants on CUDA: algorithms of cuBLASLt and configurations of cuDNN, next to each library's own choice.
 
     python benchmarks/cuda/library_variants.py --out benchmarks/results/cuda_library_variants.json [resnet50] [products] [handles]
 
@@ -36,7 +36,7 @@ from xpuruntime.testing.conformance.seeded import networks as models
 
 ROUNDS = 9
 MOST_ERROR = {"float32": 1e-4, "float16": 2e-2}
-"""Of the program with variants from that with the default kernels, relative to the largest value."""
+"""Maximum difference between the outputs with variants and with the default kernels, relative to the largest value."""
 
 
 class Products(torch.nn.Module):

@@ -22,8 +22,9 @@ from heavy_cases import quantized_weight
 from heavy_kernels import CACHE, TOLERANCE, prepare
 from heavy_launch import Loaded, node, random, target, timed
 
+from xpuruntime.kernels.cuda.heavy import multiprocessors
 from xpuruntime.kernels.cuda.matmul.quantized import KERNELS, by_floats
-from xpuruntime.kernels.cuda.matmul.quantized_rows import RowsConfig, rows_config, rows_lowered
+from xpuruntime.kernels.cuda.matmul.quantized_rows import RowsConfig, rows_config, rows_lowered, whole_split
 from xpuruntime.kernels.cuda.matmul.quantized_tiles import QuantizedTiles
 from xpuruntime.kernels.kernel import LoweredCall, NodeCall
 from xpuruntime.kernels.spec.linear import LinearLayer
@@ -76,13 +77,13 @@ def configs_of(p: Problem, *, tune: bool) -> list[RowsConfig]:
     """Return the usual config and, if ``tune``, others that give each SM up to two blocks."""
     configs = [p.usual()]
     layer = p.tiles.layer
-    steps = -(-layer.k // 64)
+    steps, sms = -(-layer.k // 64), multiprocessors(target())
     for rows in (64, 128) if tune and layer.m > 64 else (64,) if tune else ():
         for groups in (1, 2):
             columns, tiles = RowsConfig(rows, groups).tasks(layer)
-            for blocks in (1, 132, 264):
-                split = max(1, min(8, blocks // (columns * tiles), steps // 4))
-                configs.append(RowsConfig(rows, groups, -(-steps // -(-steps // split))))
+            for blocks in (1, sms, 2 * sms):
+                split = min(8, blocks // (columns * tiles), steps // 4)
+                configs.append(RowsConfig(rows, groups, whole_split(steps, split)))
     return list(dict.fromkeys(configs))
 
 

@@ -28,8 +28,8 @@ DEVICE_KINDS: dict[str, str] = {
 
 _DEVICE = re.compile(r"([a-z]+)(?::(\d{1,4}))?")
 _ABOUT_MODELS = (
-    " {0} is a model of GPU: compile for it without one (xpu compile MODEL --target cuda:{0}), or predict times on it (xpu explain MODEL"
-    " --times FILE --device {0})."
+    " {0} is a GPU model, not a device. Compile for it without the GPU: xpu compile MODEL --target cuda:{0}. Predict times on it: xpu explain"
+    " MODEL --times FILE --device {0}."
 )
 
 

@@ -337,4 +337,4 @@ def test_a_function_without_a_value_for_its_attribute_says_so() -> None:
     )
     graph, _ = import_onnx(proto)
     reasons = [str(n.attrs["reason"]) for n in graph.nodes if n.op == "opaque"]
-    assert "it has no value" in reasons[0]
+    assert "takes its value from a function attribute" in reasons[0]

@@ -403,3 +403,17 @@ def test_torch_tensors_where_they_are_asked_for() -> None:
     for dtype in ("float32", "bfloat16"):
         x = X.astype(xrt.DType.of(dtype).numpy)
         check(graph(dtype), {"x": x}, policy=xrt.KernelPolicy(softmax="torch"))
+
+
+def test_a_preferred_kernel_runs_on_weights() -> None:
+    """Recipes have tanh, and compute it when weights are loaded, unless a policy names a kernel of the user's."""
+    b = ir.GraphBuilder("net")
+    b.output("y", b.add(b.tanh(b.weight("w", "float32[6]")), b.input("x", "float32[6]")))
+    graph, feeds = b.build(), {"x": np.zeros(6, np.float32)}
+    weights = {"w": np.linspace(-2, 2, 6, dtype=np.float32)}
+    xrt.register_kernel("activation/halved", op="tanh", function=lambda x: np.tanh(x) / 2)
+    policy = xrt.KernelPolicy(activation=["halved"])
+    (mine,) = run_native(graph, feeds, weights=weights, policy=policy).values()
+    np.testing.assert_allclose(mine, np.tanh(weights["w"]) / 2, rtol=1e-6)
+    (plain,) = run_native(graph, feeds, weights=weights).values()
+    np.testing.assert_allclose(plain, np.tanh(weights["w"]), rtol=1e-6)

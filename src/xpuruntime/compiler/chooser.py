@@ -86,8 +86,8 @@ class Chooser:
         return facts_of(self.graph if in_graph else None, node, phase=self.phase, device=kind)
 
     def is_forced(self, graph: Graph, node: Node) -> bool:
-        """Return whether a rule of the policy names the node's kernel."""
-        return is_forced(self.policy, self.facts(node))
+        """Return whether a rule forces the kernel of a node, or the policy names a user's."""
+        return is_forced(self.policy, node, self.facts(node), [self.target.kind])
 
     def decide(self, node: Node, call: NodeCall) -> tuple[Chosen, Decision]:
         """Return the kernel for a node, and the decision with every other candidate.
@@ -219,23 +219,23 @@ class Chooser:
 
     def _with_pins(self, candidates: Rows, call: NodeCall) -> Rows:
         """Add the pinned variants that the policy names to the candidates of a call. No other policy selects them."""
-        pinned_variants: Rows = {}
-        for name, (plain, values) in self._pinned.items():
-            kernel = candidates[plain][0].pinned(name, values) if plain in candidates else None
-            if kernel is not None:
-                pinned_variants[name] = kernel, answer(kernel, call, self.target)
-        return candidates | pinned_variants
+        return candidates | self._pinned_rows(self._pinned, candidates, call)
 
     def _variants(self, measured: Mapping[str, float], candidates: Rows, call: NodeCall) -> Rows:
         """Return the variants of libraries that were measured for a call. They compete, although no policy names them."""
-        variants: Rows = {}
-        for word in measured:
-            plain, values = parted(word)
-            if values and word not in candidates and plain in candidates:
-                kernel = candidates[plain][0].pinned(word, values)
-                if kernel is not None:
-                    variants[word] = kernel, answer(kernel, call, self.target)
-        return variants
+        pins = {word: parted(word) for word in measured if word not in candidates}
+        return self._pinned_rows({word: pin for word, pin in pins.items() if pin[1]}, candidates, call)
+
+    def _pinned_rows(
+        self, pins: Mapping[str, tuple[str, Mapping[str, int]]], candidates: Rows, call: NodeCall
+    ) -> Rows:
+        """Return the kernels with these pins that the candidates have. ``pins``: word -> kernel and values."""
+        kernels = {
+            w: candidates[plain][0].pinned(w, values)
+            for w, (plain, values) in pins.items()
+            if plain in candidates
+        }
+        return {w: (k, answer(k, call, self.target)) for w, k in kernels.items() if k is not None}
 
     def decided(self) -> list[Decision]:
         """Return the decisions, with one decision for all nodes that have the same answer and reasons, and one about the file of times."""

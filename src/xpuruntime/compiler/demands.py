@@ -6,7 +6,7 @@ blocked, and a decision records it. A rewrite within the family is allowed only 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -53,9 +53,33 @@ def facts_of(graph: Graph | None, node: Node, *, phase: str, device: str) -> Nod
     )
 
 
-def is_forced(policy: KernelPolicy, facts: NodeFacts) -> bool:
-    """Return whether a rule of a policy names the kernel of a node."""
-    return any(r.use and r.matches(facts) for layer in policy.layers for r in layer.rules)
+def is_forced(policy: KernelPolicy, node: Node, facts: NodeFacts, kinds: Iterable[str]) -> bool:
+    """Return whether a rule forces the kernel of a node, or the policy names a user's. ``kinds``: those of the targets."""
+    return any(r.use and r.matches(facts) for layer in policy.layers for r in layer.rules) or bool(
+        _users_kernel(policy, node, facts, kinds)
+    )
+
+
+def _named_kernels(policy: KernelPolicy, facts: NodeFacts) -> Iterator[str]:
+    """Yield the kernels that a policy names for a node, in its order."""
+    stored = weights_of(policy, facts)
+    if stored is not None and stored[0] in WEIGHT_KERNELS:
+        yield WEIGHT_KERNELS[stored[0]]
+    for layer in policy.layers:
+        for rule in layer.rules:
+            if rule.matches(facts):
+                yield from (rule.use,) if rule.use else rule.prefer
+        for family, words in layer.preferences():
+            if family == facts.family:
+                yield from words
+
+
+def _users_kernel(policy: KernelPolicy, node: Node, facts: NodeFacts, kinds: Iterable[str]) -> str:
+    """Return the user's kernel that a policy names for a node; empty if there is none."""
+    if not policy.layers or not registered_kernels():
+        return ""
+    registered = {k.name.partition("/")[2] for kind in kinds for k in user_kernels(node.op, kind)}
+    return next((n for n in _named_kernels(policy, facts) if n in registered), "")
 
 
 class Demands:
@@ -74,6 +98,7 @@ class Demands:
         named = policy.execution.precision
         self.precision = None if named in (None, "model") else DType.of(named)
         self._forced = [r for layer in self.kernel.layers for r in layer.rules if r.use]
+        self._kinds = tuple(t.kind for t in targets)
         self._of_users = bool(registered_kernels()) and bool(self.kernel.layers)
 
     def context(self) -> PassContext:
@@ -146,7 +171,7 @@ class Demands:
     def is_forced(self, graph: Graph, node: Node) -> bool:
         """Return whether a rule of the policy names the node's kernel, or it names a user's."""
         facts = facts_of(graph, node, phase=self.phase, device="cpu")
-        return is_forced(self.kernel, facts) or bool(self._users_word(node, facts))
+        return is_forced(self.kernel, node, facts, self._kinds)
 
     def _may_fuse(self, graph: Graph, nodes: Sequence[Node]) -> Support:
         if not self._forced and not self._of_users:
@@ -155,7 +180,7 @@ class Demands:
         anchor = next((f for f in _ANCHORS if f in families), families[-1])
         for node, family in zip(nodes, families, strict=True):
             facts = facts_of(graph, node, phase=self.phase, device="cpu")
-            if (word := self._users_word(node, facts)) and len(nodes) > 1:
+            if (word := _users_kernel(self.kernel, node, facts, self._kinds)) and len(nodes) > 1:
                 reason = (
                     f"the policy selects the user's kernel {word}, which computes {node.op} without fusion"
                 )
@@ -177,7 +202,9 @@ class Demands:
             rule = next((r for r in self._forced if r.matches(facts)), None)
             kernels = self._kernels(node.op)
             name = (
-                rule.use if rule is not None else next((n for n in self._names(facts) if n in kernels), None)
+                rule.use
+                if rule is not None
+                else next((n for n in _named_kernels(self.kernel, facts) if n in kernels), None)
             )
             if name is not None and name not in available:
                 verb = "forces" if rule is not None else "prefers"
@@ -191,26 +218,6 @@ class Demands:
         return frozenset[str].intersection(
             *(frozenset(k.name.partition("/")[2] for k in kernels_of(op, t.kind)) for t in self.targets)
         )
-
-    def _names(self, facts: NodeFacts) -> Iterator[str]:
-        """Yield the kernels that the policy names for a node, in its order."""
-        stored = weights_of(self.kernel, facts)
-        if stored is not None and stored[0] in WEIGHT_KERNELS:
-            yield WEIGHT_KERNELS[stored[0]]
-        for layer in self.kernel.layers:
-            for rule in layer.rules:
-                if rule.matches(facts):
-                    yield from (rule.use,) if rule.use else rule.prefer
-            for family, words in layer.preferences():
-                if family == facts.family:
-                    yield from words
-
-    def _users_word(self, node: Node, facts: NodeFacts) -> str:
-        """Return the user's kernel that the policy names for a node; empty if there is none."""
-        if not self._of_users:
-            return ""
-        registered = {k.name.partition("/")[2] for t in self.targets for k in user_kernels(node.op, t.kind)}
-        return next((n for n in self._names(facts) if n in registered), "")
 
     def _block(self, node: Node, anchor: str, reason: str) -> None:
         unfused = Candidate("kernel of its own", Reason.FORCED, reason)

@@ -48,7 +48,7 @@ class OpeningRequest:
 
     def store(self, folder: Any) -> Store:
         """Return the store of programs; one that keeps nothing if the policy forbids it."""
-        return Store(folder, mode="" if self.request.policy.execution.caching is not False else "off")
+        return Store.unless_off(self.request.policy.execution.caching, folder)
 
 
 def opened_checkpoint(model: Any, source_capacity: int | None) -> Checkpoint:

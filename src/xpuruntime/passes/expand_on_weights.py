@@ -158,10 +158,6 @@ _FORMS: Mapping[str, Callable[[Node, Sequence[TensorSpec]], bool]] = {
 # ── expansions ──
 
 
-def _in_shape(emit: Expansion, y: str) -> None:
-    emit.last("view", y, size=emit.node.spec.shape)
-
-
 def _reduction(op: str) -> Callable[[Expansion], None]:
     def expand(emit: Expansion) -> None:
         emit.last(op, emit.wide(0), dim=emit.node.attrs["dim"], keepdim=emit.node.attrs["keepdim"])
@@ -222,7 +218,8 @@ def _product(emit: Expansion) -> None:
 def _select(emit: Expansion) -> None:
     dim, index = emit.node.attrs["dim"], emit.node.attrs["index"]
     start = index % int(emit.spec(emit.input(0)).shape[dim])
-    _in_shape(emit, emit("slice", emit.input(0), dim=dim, start=start, end=start + 1))
+    part = emit("slice", emit.input(0), dim=dim, start=start, end=start + 1)
+    emit.last("view", part, size=emit.node.spec.shape)
 
 
 def _split(emit: Expansion) -> None:

@@ -189,9 +189,8 @@ class PolicyMode(TorchFunctionMode):  # type: ignore[misc]  # PyTorch is untyped
                 reason = "no op of this package takes these arguments"
             note_skipped(func, route.family, reason)
         elif func is Tensor.unflatten and torch.compiler.is_compiling():
-            func = (
-                torch.unflatten
-            )  # PyTorch's compiler cannot trace the method under a mode: it calls super()
+            # The method calls super(), which PyTorch's compiler cannot trace under a mode.
+            func = torch.unflatten
         return func(*args, **(kwargs or {}))
 
 

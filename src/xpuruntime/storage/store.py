@@ -112,6 +112,11 @@ class Store:
                 do="Set XPU_CACHE_MODE to one of them.",
             )
 
+    @classmethod
+    def unless_off(cls, caching: bool | None, root: str | os.PathLike[str] | None = None) -> Store:
+        """Return the store of a folder, or one that keeps nothing if a policy's ``caching`` is False."""
+        return cls(root, mode="off" if caching is False else "")
+
     def __repr__(self) -> str:
         return f"Store({str(self.root)!r}, limit={self.limit}, mode={self.mode!r})"
 

@@ -1,4 +1,4 @@
-"""Import of ONNX models: opset 9 to the newest that the installed onnx package knows.
+"""Import of ONNX models: opset 1 to the newest that the installed onnx package knows.
 
     graph = load_onnx("model.onnx")
     graph, weights = import_onnx("model.onnx")      # weights: arrays by name, read on access

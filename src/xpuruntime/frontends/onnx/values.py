@@ -193,7 +193,9 @@ class OnnxValues:
         from onnx import numpy_helper
 
         if len(node.attribute) != 1:
-            raise NotLowered("it has no value; a function's attribute has none unless the call gives it")
+            raise NotLowered(
+                "the Constant takes its value from a function attribute that the call does not set"
+            )
         (attribute,) = node.attribute
         if attribute.name == "value":
             tensor = attribute.t

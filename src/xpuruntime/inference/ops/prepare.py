@@ -116,7 +116,7 @@ def held_demands(op: str, demands: Resolved, device: DeviceId, dtypes: set[DType
 
 def store_of(demands: Resolved) -> Store:
     """Return where the programs of a policy are kept."""
-    return Store(mode="off") if demands.policy.execution.caching is False else Store()
+    return Store.unless_off(demands.policy.execution.caching)
 
 
 def program_of(

@@ -29,11 +29,11 @@ class BatchSteps:
     """Steps of several sizes. A step runs in the smallest one that it fits.
 
     further: returns the program of more entry points, and its weights. store: as for ``Executor``.
-    last:    the inputs of the last run of each entry point.
-
     source_capacity: rows of a source of an encoder-decoder; 0 without an encoder.
     results: maximum tokens of a step after which another one is chosen.
+
     token, logits: results of the last step, one row for each of these tokens, in their order.
+    last:          the inputs of the last run of each entry point.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class BatchSteps:
         self._device, self._threads, self._further, self._store = device, threads, further, store
         self._opened: dict[str, Executor] = {}
         self.last: dict[str, list[Any]] = {}
-        self._capacity_of_sources = source_capacity
+        self._source_capacity = source_capacity
         self._open([entry_name(DECODE, size) for size in self.sizes], program, weights)
         encoders = [e.name for e in program.entries if e.name.startswith(ENCODE)]
         self._open(encoders, program, weights)
@@ -89,7 +89,7 @@ class BatchSteps:
         entry = self._encoders[length]
         hidden = int(self._opened[entry].entry.outputs[0].shape[2])  # type: ignore[arg-type]
         encoded = np.zeros((1, length, hidden), self.logits.dtype)
-        places = slot * self._capacity_of_sources + np.arange(length)
+        places = slot * self._source_capacity + np.arange(length)
         self._run(entry, [*inputs, places], [encoded])
 
     def run(

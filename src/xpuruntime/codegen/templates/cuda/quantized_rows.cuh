@@ -5,7 +5,7 @@
 // shared memory while its product of the inputs before them runs. Codes are loaded into registers two steps ahead, x by cp.async; fence_proxy_async
 // waits for the former. The scales of outputs are applied to the sums, those of groups to the codes. SPLIT blocks share the inputs of a tile; the last one to finish adds their sums.
 //
-// P: that of quantized.cuh with ROWS (64 or 128), SPLIT (blocks of a tile), STAGES (buffers of x), WARPGROUPS, and COLUMN_STEPS (tiles of outputs).
+// P: that of quantized.cuh with ROWS (64 or 128), SPLIT (blocks of a tile), STAGES (buffers of x), WARPGROUPS, and OUTPUT_TILES (tiles of outputs).
 namespace quantized_rows {
 
 using quantized::ScaleLow;
@@ -14,7 +14,7 @@ using tensor::u16;
 using tensor::u32;
 using tensor::u64;
 
-constexpr int BK = 64, CODE_STAGES = 3;  // inputs of a step; buffers of the weight as floats
+constexpr int BK = 64, W_STAGES = 3;  // inputs of a step; buffers of the weight as floats
 
 // Sizes that follow from P. SUMS: rows of results in shared memory, which begin in other banks.
 template <class P> struct Sizes {
@@ -162,7 +162,7 @@ __device__ __forceinline__ void run(const typename P::S *x, const int8_t *w, con
         hopper::wgmma_commit();
         fetch(step + AHEAD);
         x_stage = x_stage + 1 == P::STAGES ? 0 : x_stage + 1;
-        w_stage = w_stage + 1 == CODE_STAGES ? 0 : w_stage + 1;
+        w_stage = w_stage + 1 == W_STAGES ? 0 : w_stage + 1;
         if (step + 1 < steps) next.store(floats + w_stage * R::W_BYTES);
         if (step + 3 < steps) next.load(codes, first + step + 3);
         hopper::wgmma_wait<1>();
@@ -189,7 +189,7 @@ __device__ __forceinline__ void run(const typename P::S *x, const int8_t *w, con
     __syncthreads();
     const int column = column0 + (int)threadIdx.x % R::OUTPUTS, begin = (int)threadIdx.x / R::OUTPUTS;
     constexpr int STEP = R::THREADS / R::OUTPUTS;
-    const int task = (int)blockIdx.y * P::COLUMN_STEPS + tile_of_outputs;
+    const int task = (int)blockIdx.y * P::OUTPUT_TILES + tile_of_outputs;
     float *const parts = partials + (long long)task * P::SPLIT * ROWS * R::OUTPUTS;
     if constexpr (P::SPLIT > 1) {
         for (int r = begin; r < ROWS && row0 + r < P::m; r += STEP)

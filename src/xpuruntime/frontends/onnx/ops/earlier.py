@@ -15,9 +15,6 @@ CURRENT_OPSET = 9
 Rewrite: TypeAlias = "Callable[[OnnxLoweringContext], OnnxLoweringContext]"
 
 _CHANNELS = 1  # the axis of channels in NCHW
-_TYPES = {name: number for number, name in enumerate(
-    ["UNDEFINED", "FLOAT", "UINT8", "INT8", "UINT16", "INT16", "INT32", "INT64", "STRING", "BOOL", "FLOAT16", "DOUBLE", "UINT32", "UINT64"]
-)}  # fmt: skip
 
 
 def _same(n: OnnxLoweringContext) -> OnnxLoweringContext:
@@ -29,7 +26,7 @@ def _aligned(n: OnnxLoweringContext, position: int, axis: int) -> OnnxLoweringCo
     """Return the node with an operand whose first dim is placed at this axis of the first operand."""
     after = n.spec().rank - axis - n.spec(position).rank
     if axis < 0 or after < 0:
-        raise NotLowered(f"axis {axis} does not place {n.spec(position)} in {n.spec()}", n.input(position))
+        raise NotLowered(f"axis {axis} does not align {n.spec(position)} with {n.spec()}", n.input(position))
     if not after:
         return n
     rank = n.spec(position).rank
@@ -64,14 +61,20 @@ def _prelu(n: OnnxLoweringContext) -> OnnxLoweringContext:
 def _inference(n: OnnxLoweringContext) -> OnnxLoweringContext:
     """Return the node if it is in test mode; before opset 7, training mode is the default."""
     if n.opset < 7 and not n.attr("is_test", 0):
-        raise NotLowered("before opset 7 it is in training mode unless is_test is 1")
+        raise NotLowered("is_test is not 1, so before opset 7 the op is in training mode")
     return n
 
 
 def _cast(n: OnnxLoweringContext) -> OnnxLoweringContext:
     """Rewrite the name of a type, which ``to`` is before opset 6, to its number."""
+    from onnx import TensorProto
+
     to = n.attr("to")
-    return n if isinstance(to, int) else n.with_attributes(to=_TYPES.get(str(to).upper(), 0))
+    return (
+        n
+        if isinstance(to, int)
+        else n.with_attributes(to=dict(TensorProto.DataType.items()).get(str(to).upper(), 0))
+    )
 
 
 def _pad(n: OnnxLoweringContext) -> OnnxLoweringContext:

@@ -19,12 +19,12 @@ from .gemv import gemv_finish, problem_of_layer
 from .quantized_tiles import QuantizedConfig, QuantizedTiles, struct_text, weight_arguments
 from .text import parts_of
 
-__all__ = ["MAX_ROWS", "RowsConfig", "by_wgmma", "rows_config", "rows_lowered"]
+__all__ = ["MAX_ROWS", "RowsConfig", "by_wgmma", "rows_config", "rows_lowered", "whole_split"]
 
 MAX_ROWS = {True: 64, False: 1024}
 """Maximum rows, if cuBLASLt or if our own GEMM multiplies the weight as floats; above this, that is faster."""
 
-_GROUP_OUTPUTS, _STEP, _FLOATS = 64, 64, 3
+_GROUP_OUTPUTS, _STEP, _W_STAGES = 64, 64, 3
 """Outputs of a warpgroup, inputs of a step, and buffers of the weight as floats."""
 _MIN_STEPS, _MAX_SPLIT = {64: 8, 128: 16}, 8
 """Minimum steps of a block by its rows, and maximum blocks that share the inputs of a tile."""
@@ -58,7 +58,7 @@ class RowsConfig:
     @property
     def shared(self) -> int:
         """Bytes of shared memory: buffers of x and of the weight as floats, or the sums."""
-        floats = _STEP * 2 * (self.stages * self.rows + _FLOATS * self.outputs)
+        floats = _STEP * 2 * (self.stages * self.rows + _W_STAGES * self.outputs)
         return max(floats, 4 * self.rows * (self.outputs + 4))
 
 
@@ -77,7 +77,7 @@ def by_wgmma(t: QuantizedTiles, target: CodegenTarget, *, library: bool) -> bool
 
 
 def rows_config(t: QuantizedTiles, target: CodegenTarget) -> RowsConfig:
-    """Return the config for a layer: few outputs of a block for up to 64 rows; and up to two blocks per SM, which share inputs if they must."""
+    """Return the config of a layer: blocks of 64 rows x 64 outputs for up to 64 rows, else 128 x 128. Inputs are split while there are fewer than two blocks per SM."""
     layer = t.layer
     config = RowsConfig(64, 1) if layer.m <= 64 else RowsConfig(128, 2)
     blocks = _BLOCKS_PER_SM * multiprocessors(target) // math.prod(config.tasks(layer))
@@ -88,7 +88,7 @@ def rows_config(t: QuantizedTiles, target: CodegenTarget) -> RowsConfig:
 
 
 def whole_split(steps: int, split: int) -> int:
-    """Return the largest number of blocks up to ``split``, at least one, that divide the steps evenly and leave none without one."""
+    """Return a number of blocks, at most ``split`` and at least one, of which each has at least one step."""
     return max(1, math.ceil(steps / max(1, math.ceil(steps / max(1, split)))))
 
 
@@ -108,7 +108,7 @@ def rows_lowered(call: NodeCall, t: QuantizedTiles, config: RowsConfig) -> Lower
     *before, end = struct_text(
         t, QuantizedConfig(config.rows, config.split, config.stages), norm=False, aligned=s.aligned
     )
-    before += [constants("int", {"WARPGROUPS": config.warpgroups, "COLUMN_STEPS": columns}), end]
+    before += [constants("int", {"WARPGROUPS": config.warpgroups, "OUTPUT_TILES": columns}), end]
     body = [f"const KERNEL_finish finish = {{{', '.join(operands)}}};"]
     if s.aligned:
         before.append(

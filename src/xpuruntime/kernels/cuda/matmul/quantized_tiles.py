@@ -16,9 +16,9 @@ from ...spec.linear import LinearLayer
 from ..heavy import TAGS, c_bool, constants
 from ..launch import Argument
 
-__all__ = ["OUTPUTS", "STEP", "QuantizedConfig", "QuantizedTiles", "struct_text", "weight_arguments"]
+__all__ = ["STEP", "QuantizedConfig", "QuantizedTiles", "struct_text", "weight_arguments"]
 
-OUTPUTS = 16
+_OUTPUTS = 16
 """Outputs of a tile."""
 STEP = {4: 128, 8: 64}
 """Inputs of a tile, by the bits of a code."""
@@ -75,7 +75,7 @@ class QuantizedTiles:
 
     @property
     def bytes(self) -> int:
-        return _CODES_BYTES + (self.form.number_bytes * OUTPUTS * self.groups if self.form else 0)
+        return _CODES_BYTES + (self.form.number_bytes * _OUTPUTS * self.groups if self.form else 0)
 
     @property
     def steps(self) -> int:
@@ -83,7 +83,7 @@ class QuantizedTiles:
 
     @property
     def tiles(self) -> int:
-        return self.layer.panels(OUTPUTS)
+        return self.layer.panels(_OUTPUTS)
 
     @property
     def spec(self) -> TensorSpec:
@@ -102,14 +102,14 @@ class QuantizedTiles:
         x = c.rows * (k * (2 if mma else 4) + (16 if self.form is None else 64 if self.bits == 4 else 32))
         sums = self.steps * self.groups * c.rows * 8 if mma else 0
         norms = 4 * c.rows * (1 + math.ceil(k / 256)) if self.layer.scale is not None else 0
-        return ring + x + math.ceil(sums / 16) * 16 + max(norms, 2 * c.split * OUTPUTS * halves * c.rows * 4)
+        return ring + x + math.ceil(sums / 16) * 16 + max(norms, 2 * c.split * _OUTPUTS * halves * c.rows * 4)
 
     def packed(self, *, stored: bool) -> Packed:
         """Return the packing [outputs, inputs] -> tiles; ``stored``: of the outputs' groups. Outputs and inputs beyond the weight are zeros."""
         layer, form, rows, steps = self.layer, self.form, self.matrices * self.tiles, self.steps
         k = steps * STEP[self.bits]
         tail = [layer.k // form.group, form.bytes] if form is not None and stored else [layer.k]
-        done = self._experts_padded(tail) if self.experts else layer.padded(OUTPUTS, tail)
+        done = self._experts_padded(tail) if self.experts else layer.padded(_OUTPUTS, tail)
         if form is None:  # scales are those of the weight before it is padded
             done = [self.codes.quantize, *(shifted(s) for s in done)]
 
@@ -133,15 +133,15 @@ class QuantizedTiles:
         add("permute", order=[0, 3, 1, 2, 5, 4, 6])
         codes = add("reshape", shape=[rows, steps, _CODES_BYTES])
         add("slice", groups, dim=2, begin=form.code_bytes, end=form.bytes)
-        add("reshape", shape=[rows, OUTPUTS, steps, form.number_bytes * self.groups])
+        add("reshape", shape=[rows, _OUTPUTS, steps, form.number_bytes * self.groups])
         add("permute", order=[0, 2, 1, 3])
-        numbers = add("reshape", shape=[rows, steps, form.number_bytes * OUTPUTS * self.groups])
+        numbers = add("reshape", shape=[rows, steps, form.number_bytes * _OUTPUTS * self.groups])
         add("concat", (codes, numbers), dim=2)
         return Packed(tuple(done), self.spec, form if stored else None)
 
     def _experts_padded(self, tail: list[int]) -> list[RecipeStep]:
         """Return steps that pad each half of each expert's outputs to whole tiles, and put all outputs in one dim."""
-        n, padded, zeros = self.layer.n, self.tiles * OUTPUTS, [0] * len(tail)
+        n, padded, zeros = self.layer.n, self.tiles * _OUTPUTS, [0] * len(tail)
         return [
             RecipeStep("reshape", ("%in",), {"shape": [self.matrices, n, *tail]}),
             RecipeStep("pad", ("%0",), {"begin": [0, 0, *zeros], "end": [0, padded - n, *zeros]}),
