@@ -297,7 +297,7 @@ def test_cudnn_and_the_graph_around_it_train_a_network() -> None:
         with torch.autocast("cuda", dtype=torch.float16):
             loss = run(x).square().mean()
         loss.backward()
-        losses.append([float(loss), *(p.grad.clone() for p in net.parameters())])
+        losses.append([float(loss.detach()), *(p.grad.clone() for p in net.parameters())])
     torch.testing.assert_close(losses[1][0], losses[0][0], rtol=1e-2, atol=1e-3)
     for got, wanted in zip(losses[1][1:], losses[0][1:], strict=True):
         torch.testing.assert_close(got, wanted, rtol=3e-2, atol=3e-3)

@@ -150,16 +150,16 @@ def _library() -> ctypes.CDLL:
         raise UnavailableError("cuDNN", "PyTorch was built without it", do="Install PyTorch for CUDA.")
     library = ctypes.CDLL(f"libcudnn.so.{version // (10000 if version >= 90000 else 1000)}")
     for name, types in _FUNCTIONS.items():
-        library[name].argtypes = types
+        getattr(library, name).argtypes = types  # an index would make a new function at each use
     return library
 
 
 def _call(name: str, *args: object) -> None:
     """Call a function of cuDNN. Raises RunError for a status that is not success."""
     library = _library()
-    status = library[name](*args)
+    status = getattr(library, name)(*args)
     if status:
-        text = library["cudnnGetErrorString"]
+        text = library.cudnnGetErrorString
         text.restype, text.argtypes = ctypes.c_char_p, [_INT]
         do = 'Name norm in the kernel policy (norm="generated"), and our own kernels compute the batch norms.'
         raise RunError(name, "failed", got=(text(status) or b"").decode(), do=do)
