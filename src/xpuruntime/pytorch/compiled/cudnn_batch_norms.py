@@ -15,8 +15,9 @@ import torch
 from torch.fx import GraphModule, Node
 from torch.utils.checkpoint import CheckpointPolicy
 
-from ..cudnn_norms import can_run
-from .norm_relu import NORM_RELU, NORM_RELU_BACKWARD
+from ..cudnn.library import is_image
+from ..cudnn.norms import can_run
+from .cudnn_ops import NORM_RELU, NORM_RELU_BACKWARD
 
 __all__ = ["cudnn_batch_norms"]
 
@@ -26,8 +27,6 @@ _FORWARD, _BACKWARD = (
     _ATEN.native_batch_norm_backward.default,
 )
 _RESULTS = 5  # y, mean, 1 / std, and the running mean and variance after the batch
-_LARGEST = 2**31
-"""Values of an image batch that cuDNN's indices cannot count."""
 _SAME_VALUES = (_ATEN.detach.default, _ATEN.alias.default)
 _CONSTANTS = {_ATEN.scalar_tensor.default: 0, _ATEN.full.default: 1}
 """Operator that makes a constant -> the position of its value."""
@@ -65,17 +64,7 @@ def _is_supported(norm: Node) -> bool:
     if training is not True or not all(isinstance(n, Node) for n in (x, weight, bias, mean, variance)):
         return False
     numbers = (weight, bias, mean, variance)
-    return _is_image(x.meta["val"]) and all(n.meta["val"].dtype is torch.float32 for n in numbers)
-
-
-def _is_image(value: torch.Tensor) -> bool:
-    return (
-        value.device.type == "cuda"
-        and value.dim() == 4
-        and 0 < value.numel() < _LARGEST
-        and value.dtype is torch.float16  # PyTorch's operator refuses bfloat16 with parameters of float32
-        and value.is_contiguous(memory_format=torch.channels_last)
-    )
+    return is_image(x.meta["val"]) and all(n.meta["val"].dtype is torch.float32 for n in numbers)
 
 
 # ── a norm alone ──
@@ -187,7 +176,7 @@ def _fits(node: Node, like: Node, any_layout: bool = False) -> bool:
     value, image = node.meta.get("val"), like.meta["val"]
     if not isinstance(value, torch.Tensor) or value.shape != image.shape or value.dtype is not image.dtype:
         return False
-    return value.device == image.device and (any_layout or _is_image(value))
+    return value.device == image.device and (any_layout or is_image(value))
 
 
 def _masked_by(masked: Node, relu: Node) -> Node | None:
@@ -215,8 +204,10 @@ def _replace_with_relu(graph: torch.fx.Graph, norm: Node, gradient: Node, activa
     operands = (x, addend, weight, bias, mean, variance)
     values = [n and n.meta["val"] for n in operands]
     emit = _Emitter(graph, relu)
-    whole = tuple(NORM_RELU(*values, momentum, eps))
-    results = _saved_results(emit, emit(whole, NORM_RELU, *operands, momentum, eps))
+    # PyTorch copies new values of a graph's inputs to the old ones, which costs nothing where they are the same memory.
+    in_place = all(n.op == "placeholder" and {*n.users} <= {norm, gradient} for n in (mean, variance))
+    numbers = (momentum, eps, in_place)
+    results = _saved_results(emit, emit(tuple(NORM_RELU(*values, *numbers)), NORM_RELU, *operands, *numbers))
     y, own_mean, root, reserve, new_mean, new_variance = results
     _redirect(norm, (own_mean, root, new_mean, new_variance))
     relu.replace_all_uses_with(y)

@@ -1,39 +1,50 @@
-"""Ops of compiled graphs: a batch norm of images in training with the ReLU after it and an addition before it, and its gradients.
+"""Ops of compiled graphs: a batch norm of images in training with the ReLU after it and an addition before it, a max pool, and their gradients.
 
 Graphs receive them after PyTorch's autograd, so they have none. On CUDA cuDNN computes them, on a CPU PyTorch's operators do.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
+import torch.nn.functional as F  # noqa: N812  - PyTorch's own abbreviation
 from torch import Tensor
 
 from ...decisions import Support
-from ..cudnn_norms import norm_relu, norm_relu_backward, reserved_bytes
+from ..cudnn import pools
+from ..cudnn.norms import norm_relu, norm_relu_backward, reserved_bytes
 from ..ops.library import LIBRARY
 from ..programs import BACKWARD, FORWARD, Prepared
 from ..step_record import note
 
-__all__ = ["NORM_RELU", "NORM_RELU_BACKWARD"]
+__all__ = ["IMAGE_POOL", "IMAGE_POOL_BACKWARD", "NORM_RELU", "NORM_RELU_BACKWARD"]
 
 _LAST = torch.channels_last
 _CALLS = {
-    phase: Prepared(name, phase, None, Support.yes(), (f"norm/cudnn: {function}",))
-    for name, phase, function in (
-        ("batch_norm_relu", FORWARD, "cudnnBatchNormalizationForwardTrainingEx"),
-        ("batch_norm_relu_backward", BACKWARD, "cudnnBatchNormalizationBackwardEx"),
+    name: Prepared(name, phase, None, Support.yes(), (f"{family}/cudnn: {function}",))
+    for name, phase, family, function in (
+        ("batch_norm_relu", FORWARD, "norm", "cudnnBatchNormalizationForwardTrainingEx"),
+        ("batch_norm_relu_backward", BACKWARD, "norm", "cudnnBatchNormalizationBackwardEx"),
+        ("max_pool_image", FORWARD, "pool", "cudnnPoolingForward"),
+        ("max_pool_image_backward", BACKWARD, "pool", "cudnnPoolingBackward"),
     )
 }
 """What a record of a step says of them."""
 _library = torch.library.Library(LIBRARY, "FRAGMENT")
 _library.define(
     "batch_norm_relu(Tensor x, Tensor? addend, Tensor weight, Tensor bias, Tensor running_mean, Tensor running_var, "
-    "float momentum, float eps) -> Tensor[]"
+    "float momentum, float eps, bool in_place) -> Tensor[]"
 )
 _library.define(
     "batch_norm_relu_backward(Tensor grad, Tensor x, Tensor y, Tensor weight, Tensor bias, Tensor mean, Tensor root, Tensor reserve, "
     "float eps, bool has_addend) -> Tensor[]"
 )
+_library.define("max_pool_image(Tensor x, int[] window) -> Tensor")
+_library.define("max_pool_image_backward(Tensor grad, Tensor x, Tensor y, int[] window) -> Tensor")
+
+
+# ── batch norm ──
 
 
 def _forward(
@@ -45,10 +56,11 @@ def _forward(
     running_var: Tensor,
     momentum: float,
     eps: float,
+    in_place: bool,
 ) -> list[Tensor]:
-    """Return y, mean, 1 / std, what backward needs, and the new running statistics."""
-    note(_CALLS[FORWARD])
-    x, running = _images(x), (running_mean.clone(), running_var.clone())
+    """Return y, mean, 1 / std, what backward needs, and the new running statistics: in the memory of the old ones if ``in_place``."""
+    note(_CALLS["batch_norm_relu"])
+    x, running = _images(x), _running(running_mean, running_var, in_place)
     addend = None if addend is None else _images(addend)
     return [*norm_relu(x, addend, weight, bias, running, momentum, eps), *running]
 
@@ -66,9 +78,13 @@ def _backward(
     has_addend: bool,
 ) -> list[Tensor]:
     """Return the gradients of x, weight and bias, and that of the addend if there was one."""
-    note(_CALLS[BACKWARD])
+    note(_CALLS["batch_norm_relu_backward"])
     grad, x, y = map(_images, (grad, x, y))
     return norm_relu_backward(grad, x, y, weight, bias, (mean, root), reserve, eps, has_addend)
+
+
+def _running(mean: Tensor, variance: Tensor, in_place: bool) -> tuple[Tensor, Tensor]:
+    return (mean, variance) if in_place else (mean.clone(), variance.clone())
 
 
 def _images(x: Tensor) -> Tensor:
@@ -84,8 +100,9 @@ def _forward_on_cpu(
     running_var: Tensor,
     momentum: float,
     eps: float,
+    in_place: bool,
 ) -> list[Tensor]:
-    running = (running_mean.clone(), running_var.clone())
+    running = _running(running_mean, running_var, in_place)
     y, mean, root = torch.native_batch_norm(x.float(), weight, bias, *running, True, momentum, eps)
     y = torch.relu(y if addend is None else y + addend).to(x.dtype)
     return [_images(y), mean, root, x.new_empty(0, dtype=torch.uint8), *running]
@@ -133,14 +150,57 @@ def _backward_shapes(
     ]
 
 
+# ── max pool ──
+
+
+def _pooled(x: Tensor, window: Sequence[int]) -> Tensor:
+    """Return uninitialized memory for the result. window: height and width of the kernel, of the padding and of the stride."""
+    sizes = [(n + 2 * window[2 + i] - window[i]) // window[4 + i] + 1 for i, n in enumerate(x.shape[2:])]
+    return x.new_empty((*x.shape[:2], *sizes)).to(memory_format=_LAST)
+
+
+def _pool(x: Tensor, window: Sequence[int]) -> Tensor:
+    note(_CALLS["max_pool_image"])
+    x, y = _images(x), _pooled(x, window)
+    pools.max_pool(x, y, pools.window_of(window))
+    return y
+
+
+def _pool_backward(grad: Tensor, x: Tensor, y: Tensor, window: Sequence[int]) -> Tensor:
+    note(_CALLS["max_pool_image_backward"])
+    grad, x, y = map(_images, (grad, x, y))
+    return pools.max_pool_backward(grad, x, y, pools.window_of(window))
+
+
+def _pool_on_cpu(x: Tensor, window: Sequence[int]) -> Tensor:
+    return _images(F.max_pool2d(x, window[:2], window[4:], window[2:4]))
+
+
+def _pool_backward_on_cpu(grad: Tensor, x: Tensor, y: Tensor, window: Sequence[int]) -> Tensor:
+    sizes = (list(window[:2]), list(window[4:]), list(window[2:4]))
+    _, places = torch.ops.aten.max_pool2d_with_indices(x, *sizes)
+    dx = torch.ops.aten.max_pool2d_with_indices_backward(grad, x, *sizes, [1, 1], False, places)
+    return _images(dx)
+
+
+def _pool_gradient_shape(grad: Tensor, x: Tensor, *_: object) -> Tensor:
+    return torch.empty_like(x, memory_format=_LAST)
+
+
 for _name, _cuda, _cpu, _fake in (
     ("batch_norm_relu", _forward, _forward_on_cpu, _forward_shapes),
     ("batch_norm_relu_backward", _backward, _backward_on_cpu, _backward_shapes),
+    ("max_pool_image", _pool, _pool_on_cpu, _pooled),
+    ("max_pool_image_backward", _pool_backward, _pool_backward_on_cpu, _pool_gradient_shape),
 ):
     _library.impl(_name, _cuda, "CUDA")
     _library.impl(_name, _cpu, "CPU")
     torch.library.register_fake(f"{LIBRARY}::{_name}", _fake, lib=_library)
 NORM_RELU = torch.ops.xpuruntime.batch_norm_relu.default
-"""(x, addend or None, weight, bias, running mean, running variance, momentum, eps) -> y, mean, 1 / std, reserve, new running mean and variance."""
+"""(x, addend or None, weight, bias, running mean, running variance, momentum, eps, in place) -> y, mean, 1 / std, reserve, new running mean and variance."""
 NORM_RELU_BACKWARD = torch.ops.xpuruntime.batch_norm_relu_backward.default
 """(grad, x, y, weight, bias, mean, 1 / std, reserve, eps, has an addend) -> gradients of x, weight, bias, and of the addend."""
+IMAGE_POOL = torch.ops.xpuruntime.max_pool_image.default
+"""(x, window) -> y. A window is the height and width of the kernel, of the padding and of the stride."""
+IMAGE_POOL_BACKWARD = torch.ops.xpuruntime.max_pool_image_backward.default
+"""(grad, x, y, window) -> gradient of x."""
