@@ -201,15 +201,18 @@ def _source(node: Any) -> Any:
 def _replace_with_relu(graph: torch.fx.Graph, norm: Node, gradient: Node, activation: _Activation) -> None:
     x, weight, bias, mean, variance, _, momentum, eps = norm.args
     addend, relu, masked = activation.addend, activation.relu, activation.masked
-    operands = (x, addend, weight, bias, mean, variance)
-    values = [n and n.meta["val"] for n in operands]
     emit = _Emitter(graph, relu)
-    # PyTorch copies new values of a graph's inputs to the old ones, which costs nothing where they are the same memory.
-    in_place = all(n.op == "placeholder" and {*n.users} <= {norm, gradient} for n in (mean, variance))
-    numbers = (momentum, eps, in_place)
-    results = _saved_results(emit, emit(tuple(NORM_RELU(*values, *numbers)), NORM_RELU, *operands, *numbers))
-    y, own_mean, root, reserve, new_mean, new_variance = results
-    _redirect(norm, (own_mean, root, new_mean, new_variance))
+    running = [
+        # PyTorch copies the new values of a graph's input to the input, which costs nothing if they are in its memory.
+        n
+        if n.op == "placeholder" and {*n.users} <= {norm, gradient}
+        else emit(n.meta["val"], _ATEN.clone.default, n)
+        for n in (mean, variance)
+    ]
+    arguments = (x, addend, weight, bias, *running, momentum, eps)
+    whole = NORM_RELU(*(a.meta["val"] if isinstance(a, Node) else a for a in arguments))
+    y, own_mean, root, reserve = _saved_results(emit, emit(tuple(whole), NORM_RELU, *arguments))
+    _redirect(norm, (own_mean, root, *running))
     relu.replace_all_uses_with(y)
     emit = _Emitter(graph, masked)
     kept = (x, y, weight, bias, own_mean, root, reserve)

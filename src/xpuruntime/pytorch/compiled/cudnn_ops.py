@@ -33,8 +33,8 @@ _CALLS = {
 """What a record of a step says of them."""
 _library = torch.library.Library(LIBRARY, "FRAGMENT")
 _library.define(
-    "batch_norm_relu(Tensor x, Tensor? addend, Tensor weight, Tensor bias, Tensor running_mean, Tensor running_var, "
-    "float momentum, float eps, bool in_place) -> Tensor[]"
+    "batch_norm_relu(Tensor x, Tensor? addend, Tensor weight, Tensor bias, Tensor(a!) running_mean, Tensor(b!) running_var, "
+    "float momentum, float eps) -> Tensor[]"
 )
 _library.define(
     "batch_norm_relu_backward(Tensor grad, Tensor x, Tensor y, Tensor weight, Tensor bias, Tensor mean, Tensor root, Tensor reserve, "
@@ -56,13 +56,12 @@ def _forward(
     running_var: Tensor,
     momentum: float,
     eps: float,
-    in_place: bool,
 ) -> list[Tensor]:
-    """Return y, mean, 1 / std, what backward needs, and the new running statistics: in the memory of the old ones if ``in_place``."""
+    """Return y, mean, 1 / std, and what backward needs. Write the running statistics."""
     note(_CALLS["batch_norm_relu"])
-    x, running = _images(x), _running(running_mean, running_var, in_place)
+    x = _images(x)
     addend = None if addend is None else _images(addend)
-    return [*norm_relu(x, addend, weight, bias, running, momentum, eps), *running]
+    return [*norm_relu(x, addend, weight, bias, (running_mean, running_var), momentum, eps)]
 
 
 def _backward(
@@ -83,10 +82,6 @@ def _backward(
     return norm_relu_backward(grad, x, y, weight, bias, (mean, root), reserve, eps, has_addend)
 
 
-def _running(mean: Tensor, variance: Tensor, in_place: bool) -> tuple[Tensor, Tensor]:
-    return (mean, variance) if in_place else (mean.clone(), variance.clone())
-
-
 def _images(x: Tensor) -> Tensor:
     return x.contiguous(memory_format=_LAST)
 
@@ -100,12 +95,12 @@ def _forward_on_cpu(
     running_var: Tensor,
     momentum: float,
     eps: float,
-    in_place: bool,
 ) -> list[Tensor]:
-    running = _running(running_mean, running_var, in_place)
-    y, mean, root = torch.native_batch_norm(x.float(), weight, bias, *running, True, momentum, eps)
+    y, mean, root = torch.native_batch_norm(
+        x.float(), weight, bias, running_mean, running_var, True, momentum, eps
+    )
     y = torch.relu(y if addend is None else y + addend).to(x.dtype)
-    return [_images(y), mean, root, x.new_empty(0, dtype=torch.uint8), *running]
+    return [_images(y), mean, root, x.new_empty(0, dtype=torch.uint8)]
 
 
 def _backward_on_cpu(
@@ -133,9 +128,8 @@ def _forward_shapes(
     x: Tensor, addend: Tensor | None, weight: Tensor, bias: Tensor, *_: object
 ) -> list[Tensor]:
     reserve = reserved_bytes(x.shape, addend is not None, x.device) if x.device.type == "cuda" else 0
-    numbers = [torch.empty_like(weight) for _ in range(4)]
     y = torch.empty_like(x, memory_format=_LAST)
-    return [y, *numbers[:2], x.new_empty(reserve, dtype=torch.uint8), *numbers[2:]]
+    return [y, torch.empty_like(weight), torch.empty_like(weight), x.new_empty(reserve, dtype=torch.uint8)]
 
 
 def _backward_shapes(
@@ -156,7 +150,7 @@ def _backward_shapes(
 def _pooled(x: Tensor, window: Sequence[int]) -> Tensor:
     """Return uninitialized memory for the result. window: height and width of the kernel, of the padding and of the stride."""
     sizes = [(n + 2 * window[2 + i] - window[i]) // window[4 + i] + 1 for i, n in enumerate(x.shape[2:])]
-    return x.new_empty((*x.shape[:2], *sizes)).to(memory_format=_LAST)
+    return torch.empty((*x.shape[:2], *sizes), dtype=x.dtype, device=x.device, memory_format=_LAST)
 
 
 def _pool(x: Tensor, window: Sequence[int]) -> Tensor:
@@ -197,7 +191,7 @@ for _name, _cuda, _cpu, _fake in (
     _library.impl(_name, _cpu, "CPU")
     torch.library.register_fake(f"{LIBRARY}::{_name}", _fake, lib=_library)
 NORM_RELU = torch.ops.xpuruntime.batch_norm_relu.default
-"""(x, addend or None, weight, bias, running mean, running variance, momentum, eps, in place) -> y, mean, 1 / std, reserve, new running mean and variance."""
+"""(x, addend or None, weight, bias, running mean, running variance, momentum, eps) -> y, mean, 1 / std, reserve. It writes the running statistics."""
 NORM_RELU_BACKWARD = torch.ops.xpuruntime.batch_norm_relu_backward.default
 """(grad, x, y, weight, bias, mean, 1 / std, reserve, eps, has an addend) -> gradients of x, weight, bias, and of the addend."""
 IMAGE_POOL = torch.ops.xpuruntime.max_pool_image.default
