@@ -18,6 +18,7 @@ from torch.fx import GraphModule, Node
 from torch.utils.checkpoint import CheckpointPolicy
 
 from .cudnn_batch_norms import cudnn_batch_norms
+from .cudnn_pools import cudnn_pools
 from .norm_statistics import keep_statistics, results_in_16_bits
 
 __all__ = ["forward_and_backward"]
@@ -31,14 +32,23 @@ computed again."""
 
 
 def forward_and_backward(
-    saved: dict[str, int], joint: GraphModule, inputs: Any, *, num_fwd_outputs: int, **more: Any
+    saved: dict[str, int],
+    pools_of_cudnn: bool,
+    joint: GraphModule,
+    inputs: Any,
+    *,
+    num_fwd_outputs: int,
+    **more: Any,
 ) -> tuple[GraphModule, GraphModule]:
-    """Return the graphs of forward and backward; with its first argument bound, a ``partition_fn`` of PyTorch's ``aot_autograd``.
+    """Return the graphs of forward and backward; with its first two arguments bound, a ``partition_fn`` of PyTorch's ``aot_autograd``.
 
     saved: is filled with the values that forward keeps for backward -> their bytes; views of one value count once.
+    pools_of_cudnn: let cudnn compute max pools of images, too.
     """
     if any(n.op == "placeholder" and "tangents" in n.name and n.users for n in joint.graph.nodes):
         cudnn_batch_norms(joint)
+        if pools_of_cudnn:
+            cudnn_pools(joint)
         computed_again = get_default_op_list().is_recomputable  # PyTorch makes the list anew at each call
         nodes = [n for n in joint.graph.nodes if n.op == "call_function"]
         kept = [n for n in nodes if _packet(n) not in _MORE and not computed_again(n)]
