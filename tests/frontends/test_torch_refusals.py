@@ -202,11 +202,13 @@ def test_without_torch_the_error_says_how_to_get_it(bare_python: Any) -> None:
 
 
 def test_an_op_with_an_effect_is_named() -> None:
-    """``torch.linalg.inv`` raises for a singular matrix: its export checks that through a token."""
+    """A check of errors has no result: PyTorch's export keeps it through a token."""
 
     class Inverse(torch.nn.Module):
         def forward(self, x: Any) -> Any:
-            return torch.linalg.inv(x)
+            inverse, info = torch.linalg.inv_ex(x)
+            torch.ops.aten._linalg_check_errors(info, "inv", is_matrix=True)
+            return inverse
 
     program = decomposed(exported(Inverse().eval(), torch.randn(2, 4, 4), None, "test"), (), "test")
     if "with_effects" not in str(program.graph):

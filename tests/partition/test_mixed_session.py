@@ -191,3 +191,44 @@ def test_a_run_that_takes_too_long_ends_before_its_next_region(case, monkeypatch
             sess.run(x=X)
         slow[0] = 0.0
         assert close(sess.run(x=X)["y"], want)
+
+
+@pytest.mark.parametrize("engine", [None, "auto"])
+def test_a_module_that_no_engine_has_whole_is_cut_without_being_asked(engine: str | None) -> None:
+    torch = pytest.importorskip("torch")
+
+    class Parts(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.first, self.last = torch.nn.Linear(4, 4), torch.nn.Linear(4, 2)
+
+        def forward(self, x):
+            q, r = torch.linalg.qr(self.first(x))
+            return self.last(q @ r), x[x > 0].exp()
+
+    module, x = Parts().eval(), torch.randn(3, 4)
+    with torch.no_grad(), xrt.InferenceSession(module, engine=engine, example_inputs=x, device="cpu") as sess:
+        for value in (x, -x.abs(), x + 1):
+            for ours, theirs in zip(sess.run(x=value).values(), module(value), strict=True):
+                torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+        assert {r.engine for r in sess.plan.regions} == {"native", "torch", "interpreter"}
+        (decision,) = (d for d in sess.plan.decisions if d.subject == "Parts" and d.question == "engine")
+        assert "PyTorch and NumPy compute the other nodes" in decision.chosen.reason
+    with pytest.raises(EngineUnavailable, match=r"linalg_qr.*allow_fallback='cpu'"):
+        xrt.InferenceSession(module, engine="native", example_inputs=x, device="cpu")
+    strict = xrt.ExecutionPolicy(strict=True)
+    with pytest.raises(EngineUnavailable, match="linalg_qr"):
+        xrt.InferenceSession(module, engine=engine, example_inputs=x, exec_policy=strict, device="cpu")
+
+
+def test_an_op_that_pytorch_decomposes_wrongly_is_computed_by_pytorch() -> None:
+    torch = pytest.importorskip("torch")
+
+    class Loss(torch.nn.Module):
+        def forward(self, x, labels):
+            return torch.nn.functional.multilabel_margin_loss(x * 2, labels)
+
+    x, labels = torch.randn(2, 4), torch.tensor([[3, 0, -1, 1], [1, -1, 0, 0]])
+    with xrt.InferenceSession(Loss(), example_inputs=(x, labels), device="cpu") as sess:
+        torch.testing.assert_close(sess.run(x=x, labels=labels)["output"], Loss()(x, labels))

@@ -274,6 +274,9 @@ def _unavailable(model: ModelSource, request: SessionRequest, decision: Decision
     # a missing device tells less than the reason of an engine on an existing device.
     absent = (Reason.NO_DEVICE, Reason.DEVICE_MISMATCH) if request.device is None else ()
     pool = [c for c in tried if c.code not in absent] or tried
+    if request.engine in (None, "auto") and model.format == "graph":
+        # What the native engine lacks tells more than engines that cannot read the module either.
+        pool = [c for c in pool if c.name.startswith("native on ")] or pool
     telling = (
         next((c for c in pool if c.code in _ERRORS), pool[0]) if request.engine in (None, "auto") else pool[0]
     )

@@ -34,6 +34,11 @@ class Body:
 
     __slots__ = ()
 
+    @property
+    def symbols(self) -> frozenset[str]:
+        """Every symbol in the graph."""
+        raise NotImplementedError
+
     def check(self) -> None:
         """Raise IrError if the graph is not valid."""
         raise NotImplementedError

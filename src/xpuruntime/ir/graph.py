@@ -14,12 +14,13 @@ from types import MappingProxyType
 from typing import Any
 
 from ..errors import IrError
-from ..types import Dim, TensorSpec
+from ..types import TensorSpec
 from .attributes import Attrs, Body, Const
 from .parts import Input, Node, Output, Source, State, Value, Weight, known_spec
 from .rewrite import Editor
 from .serialization import json_writer
 from .serialization.text_writer import graph_text
+from .shapes.decided import deciding_values, symbols_of
 from .verify import verify
 
 __all__ = ["Graph", "Input", "Node", "Output", "Source", "State", "Value", "Weight"]
@@ -81,7 +82,17 @@ class Graph(Body):
     def symbols(self) -> frozenset[str]:
         """Every symbol in a spec or in an attribute of a node (as of ``dims``, whose spec has no symbols)."""
         specs = (v.spec.symbols for v in self.values.values() if v.spec is not None)
-        return frozenset().union(*specs, *(_symbols(v) for n in self.nodes for v in n.attrs.values()))
+        return frozenset().union(*specs, *(symbols_of(v) for n in self.nodes for v in n.attrs.values()))
+
+    @cached_property
+    def deciding(self) -> Mapping[str, str]:
+        """Sizes that only a run knows, each with the first value whose shape determines it."""
+        return MappingProxyType(deciding_values(self.given_symbols, self.nodes) if self.symbols else {})
+
+    @property
+    def given_symbols(self) -> frozenset[str]:
+        """Symbols in the shapes of inputs."""
+        return frozenset[str]().union(*(s.symbols for s in self.input_specs))
 
     # ── structure ──
 
@@ -229,15 +240,6 @@ class Graph(Body):
 
     def __str__(self) -> str:
         return graph_text(self)
-
-
-def _symbols(value: object) -> frozenset[str]:
-    """Return the symbols in an attribute."""
-    if isinstance(value, Dim | Graph):
-        return value.symbols
-    if isinstance(value, tuple):
-        return frozenset().union(*map(_symbols, value))
-    return frozenset()
 
 
 def _named(name: str, spec: TensorSpec) -> TensorSpec:

@@ -17,6 +17,7 @@ from .attributes import Const
 from .nodes import make_node
 from .ops._types import agrees
 from .parts import Input, Node, Output, Source, State, Value, Weight
+from .shapes.decided import deciding_values, open_sizes
 
 if TYPE_CHECKING:
     from .graph import Graph
@@ -182,11 +183,14 @@ class Editor:
         weights = self._weights
         if not keep_dead:
             read = {o.value for o in outputs} | {n for s in states for n in (s.next, s.init) if n is not None}
+            deciding = self.graph.deciding and deciding_values(self.graph.given_symbols, nodes)
             live: list[Node] = []
             for node in reversed(nodes):
                 if any(v.name in read for v in node.outputs):
                     live.append(node)
                     read.update(node.values)
+                    if deciding:
+                        read.update(deciding[s] for s in open_sizes(node) if s in deciding)
             nodes = live[::-1]
             weights = [w for w in weights if w.name in read]
         if (

@@ -23,6 +23,7 @@ from ...errors import DeviceUnavailable, EngineUnavailable
 from ...faults import contained, foreign
 from ...ir import Graph, Node, specialize
 from ...ir.family import source_names
+from ...ir.shapes.decided import open_sizes
 from ...policies import KernelPolicy, Policy, Resolved
 from ...policies.entrances import demanded, refuse
 from ...printable import logger
@@ -197,6 +198,7 @@ class _Partitioner:
         self.graph, self.engines, self.costs, self.request = graph, engines, costs, request
         self.nodes = [n for n in graph.nodes if n.op != "constant"]
         self.producer = {v.name: i for i, n in enumerate(self.nodes) for v in n.outputs}
+        self.deciding = graph.deciding
         self.atoms: list[Atom] = []
         self.before: list[set[int]] = []
 
@@ -215,11 +217,14 @@ class _Partitioner:
 
     # ── atoms ──
 
-    def _reads(self, node: Node) -> set[int]:
-        return {self.producer[v] for v in node.values if v in self.producer}
+    def _reads(self, index: int) -> set[int]:
+        """Return the nodes that run first: those whose values the node reads, and those that decide its sizes."""
+        node = self.nodes[index]
+        values = {*node.values, *(self.deciding[s] for s in open_sizes(node) if s in self.deciding)}
+        return {self.producer[v] for v in values if v in self.producer} - {index}
 
     def _make_atoms(self) -> None:
-        reads = [self._reads(n) for n in self.nodes]
+        reads = [self._reads(i) for i in range(len(self.nodes))]
         groups = cluster(reads, self._together(reads))
         self.of = {i: a for a, group in enumerate(groups) for i in group}
         self.before = [{self.of[r] for i in group for r in reads[i]} - {a} for a, group in enumerate(groups)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -12,11 +12,12 @@ from ...decisions import Candidate, Decision, Reason, Support
 from ...ir import Graph, Node
 from ...ir.family import family_of
 from ...ir.graph import Output
+from ...ir.shapes.decided import open_sizes
 from ...policies import Policy, Resolved
 from ...program.plan import Plan, PlanNode, Region, Transfer
 from ...types import DType, TensorSpec
 
-__all__ = ["Atom", "PartitionPlan", "PlanWriter", "TransferOp", "split_engine"]
+__all__ = ["Atom", "PartitionPlan", "PlanWriter", "TransferOp", "size_sources", "split_engine"]
 
 TransferOp = Transfer
 """The specification's name."""
@@ -44,6 +45,10 @@ class PartitionPlan:
     def transfers(self) -> tuple[Transfer, ...]:
         """Every value that is transferred between regions, once for each region that reads it."""
         return self.plan.transfers
+
+    def size_sources(self) -> dict[str, tuple[str, ...]]:
+        """Return, for each region with sizes that other regions' results decide, the values that these are known from."""
+        return size_sources(self.graph, {r: map(self.graph.node, names) for r, names in self.members.items()})
 
     def subgraph(self, region: str) -> Graph:
         """Return a region as a graph of its own; outputs have the values' names. Raises KeyError."""
@@ -114,6 +119,9 @@ class PlanWriter:
         readers: dict[str, list[str]] = defaultdict(list)
         for r, nodes in members.items():
             for value in dict.fromkeys(v for n in nodes for v in n.values):
+                readers[value].append(r)
+        for r, values in size_sources(graph, members).items():
+            for value in values:
                 readers[value].append(r)
         regions, decisions = [], []
         for r, atoms in zip(names, groups, strict=True):
@@ -226,6 +234,20 @@ class PlanWriter:
         spec = self.graph.values[value].spec
         size = spec.size_bytes if spec is not None and spec.is_static else None
         return Transfer(value, source, destination, size, source_device == target_device)
+
+
+def size_sources(graph: Graph, members: Mapping[str, Iterable[Node]]) -> dict[str, tuple[str, ...]]:
+    """Return, for each region with sizes that other regions' results decide, the first values that determine them."""
+    deciding = graph.deciding
+    if not deciding:
+        return {}
+    nodes = {r: tuple(n) for r, n in members.items()}
+    home = {v.name: r for r, ns in nodes.items() for n in ns for v in n.outputs}
+    needed = {
+        r: dict.fromkeys(deciding[s] for n in ns for s in sorted(open_sizes(n)) if s in deciding)
+        for r, ns in nodes.items()
+    }
+    return {r: tuple(v for v in values if home.get(v, r) != r) for r, values in needed.items()}
 
 
 def split_engine(engine: str) -> tuple[str, str]:

@@ -14,6 +14,22 @@ from .nodes import has_extra_dim, has_readers
 
 __all__ = ["decomposed", "refuse_extra_dims", "without_assertions"]
 
+_WHOLE = frozenset(
+    f"aten::{op}"
+    for op in (
+        "multilabel_margin_loss_forward",  # PyTorch 2.13 decomposes it to ops with another result
+        # These would be decomposed to an op and a check of its errors, which has no result.
+        "inverse",
+        "linalg_cholesky",
+        "linalg_inv",
+        "linalg_ldl_factor",
+        "linalg_lu_factor",
+        "linalg_solve",
+        "linalg_tensorinv",
+        "linalg_tensorsolve",
+    )
+)
+"""Ops that are never decomposed."""
 _EXECUTING = re.compile(r"While executing %(\w+)")
 
 
@@ -23,7 +39,7 @@ def decomposed(program: Any, keep: Collection[str], who: str) -> Any:
     An op that PyTorch fails to decompose stays whole, too; the lowering then makes it opaque if it is not in the table.
     """
     torch = find_torch()
-    failed: set[str] = set()
+    failed: set[str] = set(_WHOLE)
     unchecked = False
     while True:
         table = torch.export.default_decompositions()

@@ -164,18 +164,23 @@ def _ops(model: ModelSource) -> Support:
             return Support.no(
                 Reason.OP_UNSUPPORTED,
                 _no_form(node),
-                do="Correct the attribute, or export the model again."
-                if faulty
-                else "Use a vendor engine for this model.",
+                do="Correct the attribute, or export the model again." if faulty else _elsewhere(model),
             )
         for spec in (v.spec for v in node.outputs if v.spec is not None):
             if spec.symbols - known:
                 return Support.no(
                     Reason.SHAPE_UNSUPPORTED,
                     f"the shape of {name}'s result is known only at run time: {spec}; native programs have static shapes",
-                    do="Use a vendor engine for this model.",
+                    do=_elsewhere(model),
                 )
     return Support.yes()
+
+
+def _elsewhere(model: ModelSource) -> str:
+    """Return what to do about a node that the native engine does not have."""
+    if model.format == "graph":
+        return "Leave engine out, or add allow_fallback='cpu': PyTorch or NumPy then computes such nodes."
+    return "Use a vendor engine for this model."
 
 
 def _no_form(node: Node) -> str:

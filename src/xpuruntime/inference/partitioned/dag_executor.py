@@ -146,7 +146,11 @@ class DAGExecutor:
         input_names = {v.name for v in self.graph.inputs}
         held = [s.name for s in self.graph.states]
         keep = list(self.graph.kept)
-        steps = [Step(p.work.region.id, p.work.region.inputs, p.work.region.outputs) for p in self._regions]
+        sizes = plan.size_sources()
+        steps = [
+            Step(r.id, r.inputs, r.outputs, sizes.get(r.id, ()))
+            for r in (p.work.region for p in self._regions)
+        ]
         self._schedule = Schedule(steps, [*keep, *input_names, *held], threads=parallel)
         known = [
             TensorSpec(v.spec.shape, v.spec.dtype, v.name) for v in self.graph.inputs if v.spec is not None

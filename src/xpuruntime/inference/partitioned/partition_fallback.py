@@ -60,6 +60,15 @@ def partition_fallback(
             "allow_fallback admits other engines for ops that native does not support",
             Reason.FALLBACK,
         )
+    elif loaded is None and free and _cuts(model, request, decision):
+        first = EngineCandidate("native", DeviceId("cpu"), request)
+        engines = (*others, "interpreter")
+        # NumPy gets no node that native has: predicted times are not those of NumPy.
+        mix = mixed(model, first, engines, {}, store, absorb=False, admits=lambda *_: None)
+        why, code = (
+            "native cannot compute all of it; PyTorch and NumPy compute the other nodes",
+            Reason.FALLBACK,
+        )
     elif loaded is None and request.engine == "native" and not others and lacks_sizes(decision.rejected):
         steps = with_host_steps(model, request, store)
         if isinstance(steps, Candidate):
@@ -79,6 +88,13 @@ def partition_fallback(
     rejected = tuple(c for c in decision.rejected if c.code is not Reason.NOT_REQUESTED)
     facts = {k: mix.facts[k] for k in ("regions", "from_store")}
     return mix, Decision("engine", model.name, Candidate(name, code, why, facts=facts), rejected)
+
+
+def _cuts(model: ModelSource, request: SessionRequest, decision: Decision) -> bool:
+    """Return True if no engine has all of a PyTorch module, and nothing demands that one does."""
+    on_host = request.device is None or request.device.kind == "cpu"
+    lacking = lacks_ops(decision.rejected) or lacks_sizes(decision.rejected)
+    return model.format == "graph" and on_host and lacking and not request.execution.strict
 
 
 def _first(model: ModelSource, request: SessionRequest, others: Sequence[str]) -> EngineCandidate:

@@ -14,6 +14,7 @@ from ...types import Dim, DimLike, TensorSpec
 from ..attributes import Attrs
 from ..graph import Graph, Node, State, Value
 from ..ops import OPS
+from .decided import solve
 
 __all__ = ["bind", "specialize", "substitute"]
 
@@ -45,7 +46,7 @@ def bind(specs: Sequence[TensorSpec], shapes: Mapping[str, Sequence[int]]) -> di
     for spec, i, d, size in pending:
         value = _substituted(d, sizes)
         if isinstance(value, Dim):
-            solved = _solve(value, size)
+            solved = solve(value, size)
             if solved is None:
                 continue
             sizes |= solved
@@ -60,24 +61,6 @@ def bind(specs: Sequence[TensorSpec], shapes: Mapping[str, Sequence[int]]) -> di
                 f"input {spec.name!r}", f"dim {i} must be {expected}", got=size, do=f"The input is {spec}."
             )
     return sizes
-
-
-def _solve(d: Dim, size: int) -> dict[str, int] | None:
-    """Solve a dim that is linear in one symbol. Return the symbol and its value if that is a natural number."""
-    if len(d.symbols) != 1:
-        return None
-    (name,) = d.symbols
-    at_zero, at_one, at_two = (d.substitute({name: k}) for k in (0, 1, 2))
-    if (
-        not (isinstance(at_zero, int) and isinstance(at_one, int) and isinstance(at_two, int))
-        or at_two - at_one != at_one - at_zero
-    ):
-        return None
-    slope = at_one - at_zero
-    if not slope or (size - at_zero) % slope or (size - at_zero) // slope < 0:
-        return None
-    value = (size - at_zero) // slope
-    return {name: value} if d.substitute({name: value}) == size else None
 
 
 def _symbols(d: DimLike) -> frozenset[str]:

@@ -21,11 +21,12 @@ Values: TypeAlias = MutableMapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One piece of work: its name, the values it reads and the values it writes."""
+    """One piece of work: its name, the values it reads and the values it writes. after: values that must exist, although it does not read them."""
 
     name: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    after: tuple[str, ...] = ()
 
 
 class Schedule:
@@ -39,7 +40,7 @@ class Schedule:
     ) -> None:
         self.steps = tuple(steps)
         producer = {v: i for i, s in enumerate(self.steps) for v in s.outputs}
-        waits = [{producer[v] for v in s.inputs if v in producer} for s in self.steps]
+        waits = [{producer[v] for v in (*s.inputs, *s.after) if v in producer} for s in self.steps]
         self._waits = tuple(len(w) for w in waits)
         self._next: tuple[tuple[int, ...], ...] = tuple(
             tuple(j for j, w in enumerate(waits) if i in w) for i in range(len(self.steps))

@@ -48,6 +48,23 @@ def _arange(n: AtenLoweringContext) -> Results:
     return str(n.b.arange(start=n["start"], end=n["end"], step=n["step"], dtype=n.dtype()))
 
 
+def _triangle(name: str) -> OpLowering:
+    """Return the lowering of the indices of a triangle, as PyTorch gives them."""
+
+    def lower(n: AtenLoweringContext) -> Results:
+        import torch
+
+        rows, columns, offset = n["row"], n["col"], n["offset"]
+        if not (isinstance(rows, int) and isinstance(columns, int) and isinstance(offset, int)):
+            raise NotLowered("the sizes of its triangle are not fixed")
+        if 2 * rows * columns > MAX_CONST_ELEMENTS:
+            raise NotLowered("a large triangle of indices is not supported")
+        places = getattr(torch, name)(rows, columns, offset, dtype=getattr(torch, n.dtype().value))
+        return str(n.b.constant(places.numpy()))
+
+    return lower
+
+
 def _eye(n: AtenLoweringContext) -> Results:
     columns = n["m"] if "m" in n.args else n["n"]
     return str(n.b.eye(rows=n["n"], columns=columns, dtype=n.dtype()))
@@ -96,5 +113,7 @@ LOWERINGS: dict[str, OpLowering] = {
     "new_empty_strided": _zeros,
     "randperm": _randperm,
     "scalar_tensor": _scalar,
+    "tril_indices": _triangle("tril_indices"),
+    "triu_indices": _triangle("triu_indices"),
     "zeros_like": _zeros,
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ....types import DType
 from ...not_lowered import NotLowered
 from .context import AtenLoweringContext, OpLowering, Results
 
@@ -70,6 +71,47 @@ def _running(op: str) -> OpLowering:
     return lambda n: str(n.b.call(op, n.x, dim=n["dim"], dtype=n["dtype"]))
 
 
+def _best_so_far(wins: str) -> OpLowering:
+    """Return the lowering of cummax or cummin, in as many steps as the length has bits. wins: the comparison of a later element with an earlier
+    one; NaN wins, and of equal elements the later.
+    """
+
+    def lower(n: AtenLoweringContext) -> Results:
+        spec = n.spec()
+        if not spec.rank:
+            n.ignore("dim")
+            return [n.x, str(n.b.full(size=[], value=0, dtype=DType.INT64))]
+        dim = n["dim"] % spec.rank
+        length = spec.shape[dim]
+        if not isinstance(length, int):
+            raise NotLowered(f"dim {dim} of its operand has a size that is not fixed")
+        places = n.b.arange(start=0, end=length, dtype=DType.INT64)
+        beside = [1] * dim + [length] + [1] * (spec.rank - dim - 1)
+        best, index = n.x, str(n.b.expand(n.b.view(places, size=beside), size=spec.shape))
+        step = 1
+        while step < length:
+            pairs = [
+                (n.b.slice(v, dim=dim, end=length - step), n.b.slice(v, dim=dim, start=step))
+                for v in (best, index)
+            ]
+            (earlier, later), (before, after) = pairs
+            chosen = n.b.call(wins, later, earlier)
+            if spec.dtype.is_float:
+                chosen = n.b.logical_or(chosen, n.b.isnan(later))
+            best, index = (
+                str(n.b.cat(n.b.slice(whole, dim=dim, end=step), n.b.where(chosen, new, old), dim=dim))
+                for whole, new, old in ((best, later, earlier), (index, after, before))
+            )
+            step *= 2
+        return [best, index]
+
+    return lower
+
+
+def _dist(n: AtenLoweringContext) -> Results:
+    return str(n.b.vector_norm(n.b.sub(n.x, n.t("other")), ord=float(n["p"]), dim=None, keepdim=False))
+
+
 def _cdist(n: AtenLoweringContext) -> Results:
     n.ignore("compute_mode")
     return str(n.b.cdist(n.x, n.t("x2"), p=float(n["p"])))
@@ -88,8 +130,11 @@ LOWERINGS: dict[str, OpLowering] = {
     "any.dims": _truth("any"),
     "argmax": _best("argmax"),
     "argmin": _best("argmin"),
+    "cummax": _best_so_far("ge"),
+    "cummin": _best_so_far("le"),
     "cumprod": _running("cumprod"),
     "cumsum": _running("cumsum"),
+    "dist": _dist,
     "linalg_vector_norm": _vector_norm,
     "logsumexp": _over("logsumexp"),
     "max": _extreme("max", "amax"),
