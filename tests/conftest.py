@@ -51,6 +51,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="",
         help=f"draw the cases of sampled tests by this word; default: ${SEED}, or all cases",
     )
+    parser.addoption(
+        "--own-level",
+        action="store_true",
+        help="only tests that depend on the processor's level (XPU_TEST_LEVEL): without those that name the level of their code",
+    )
 
 
 def seed_of(word: str) -> str:
@@ -103,6 +108,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)  # after -m and -k, so that the cases are drawn of what is left
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("own_level"):
+        leave_out(config, items, [item for item in items if _levels_of(item)])
     keep_sampled(config, items)
     for item in items:
         if not item.get_closest_marker("timeout") and (
@@ -132,6 +139,29 @@ def pytest_collection_finish() -> None:
         # torch.manual_seed formats the stack for each kind of device that may be initialized later, which took half of test_interp_opinfo.
         for module in (torch.cuda, torch.xpu, torch.mtia):
             module.traceback = types.SimpleNamespace(format_stack=list)
+        list_composite_ops_once()
+
+
+def list_composite_ops_once() -> None:
+    """Let PyTorch load its composite ops once per decomposition, not once per namespace of ops, which took half of the import of a small module."""
+    try:
+        from torch._export import utils
+        from torch.export import decomp_utils, exported_program
+
+        load, collect = utils._materialize_cpp_cia_ops, utils._collect_all_valid_cia_ops
+    except (ImportError, AttributeError):  # another version of PyTorch
+        return
+
+    def collect_once() -> Any:
+        load()
+        utils._materialize_cpp_cia_ops = lambda: None
+        try:
+            return collect()
+        finally:
+            utils._materialize_cpp_cia_ops = load
+
+    for module in (utils, decomp_utils, exported_program):
+        module._collect_all_valid_cia_ops = collect_once
 
 
 def keep_sampled(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -147,15 +177,21 @@ def keep_sampled(config: pytest.Config, items: list[pytest.Item]) -> None:
             function = item.nodeid.partition("[")[0]
             group = mark.kwargs.get("group")
             cases[f"{function.partition('::')[0]}::{group}" if group else function].append(item)
-    left_out = set()
+    left_out: list[pytest.Item] = []
     for group in cases.values():
         count = max(mark.args[0] for item in group for mark in item.iter_markers("sampled"))
         kept = drawn([item.nodeid for item in group], count, os.environ[SEED])
-        left_out |= {item for item in group if item.nodeid not in kept}
+        left_out += [item for item in group if item.nodeid not in kept]
     if left_out:
         config.stash[LEFT_OUT] = len(left_out)
-        config.hook.pytest_deselected(items=[item for item in items if item in left_out])
-        items[:] = [item for item in items if item not in left_out]
+        leave_out(config, items, left_out)
+
+
+def leave_out(config: pytest.Config, items: list[pytest.Item], left_out: Sequence[pytest.Item]) -> None:
+    """Deselect some of the tests."""
+    names = set(left_out)
+    config.hook.pytest_deselected(items=[item for item in items if item in names])
+    items[:] = [item for item in items if item not in names]
 
 
 def _levels_of(item: pytest.Item) -> set[str]:

@@ -111,7 +111,7 @@ def run(page: str, text: str, folder: Path, store: Path) -> subprocess.Completed
     )
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("path", [p for p in PAGES if p.is_file()], ids=lambda p: str(p.relative_to(ROOT)))
 def test_a_page_runs(path: Path, folder: Path, shared_store: Path) -> None:

@@ -38,6 +38,8 @@ def imported(module: str, text: str, known: frozenset[str], *, package: bool) ->
 
     def walk(node: ast.AST, *, inside: bool) -> None:
         for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.expr):
+                continue  # no expression has an import in it
             if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
                 for other in child.orelse:
                     walk(other, inside=inside)
@@ -60,7 +62,7 @@ def imported(module: str, text: str, known: frozenset[str], *, package: bool) ->
                 names = (f"{base}.{n.name}" if base else n.name for n in child.names)
                 add({n if n in known else base for n in names}, inside=inside)
             else:
-                function = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+                function = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)
                 walk(child, inside=inside or function)
 
     walk(ast.parse(text), inside=False)

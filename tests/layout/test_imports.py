@@ -121,6 +121,8 @@ def imports(importer: str, text: str, *, package: bool) -> Iterator[Import]:
 
     def walk(node: ast.AST, deferred: bool) -> Iterator[Import]:
         for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.expr):
+                continue  # no expression has an import in it
             if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
                 for other in child.orelse:
                     yield from walk(other, deferred)
@@ -130,7 +132,7 @@ def imports(importer: str, text: str, *, package: bool) -> Iterator[Import]:
             elif isinstance(child, ast.ImportFrom):
                 yield from from_(child, deferred)
             else:
-                inside = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+                inside = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)
                 yield from walk(child, deferred or inside)
 
     def from_(node: ast.ImportFrom, deferred: bool) -> Iterator[Import]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,18 @@ def test_type_checkers_see_every_public_name() -> None:
     assert seen == set(xpuruntime._PUBLIC)
 
 
+@functools.cache
+def tree_of(path: Path) -> ast.Module:
+    """The parsed file. Parsing all modules takes seconds, so the rules share the result."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_tree_is_kept() -> Iterator[None]:
+    yield
+    tree_of.cache_clear()
+
+
 def listed(tree: ast.Module) -> list[str] | None:
     """What `__all__` lists in words; None where a module has none (the package's own follows its table)."""
     found = [
@@ -101,14 +114,14 @@ def public_definitions(tree: ast.Module) -> dict[str, ast.AST]:
 
 
 def undocumented(path: Path) -> list[str]:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree = tree_of(path)
     faults = [] if ast.get_docstring(tree) else ["no module docstring"]
     definitions = public_definitions(tree).items()
     return faults + [f"{name} has no docstring" for name, node in definitions if not ast.get_docstring(node)]  # type: ignore[arg-type]
 
 
 def wrongly_listed(path: Path) -> list[str]:
-    names = listed(ast.parse(path.read_text(encoding="utf-8")))
+    names = listed(tree_of(path))
     if names is None:
         return []
     module = importlib.import_module(name_of(path))
@@ -119,7 +132,7 @@ def wrongly_listed(path: Path) -> list[str]:
 def evaluates_annotations(path: Path) -> list[str]:
     text = path.read_text(encoding="utf-8")
     code = [
-        n for n in ast.parse(text).body if not (isinstance(n, ast.Expr) and isinstance(n.value, ast.Constant))
+        n for n in tree_of(path).body if not (isinstance(n, ast.Expr) and isinstance(n.value, ast.Constant))
     ]
     postponed = not code or "from __future__ import annotations" in text
     return [] if postponed else ["no `from __future__ import annotations`"]

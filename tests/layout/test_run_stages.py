@@ -115,7 +115,7 @@ def test_every_file_runs_once_and_lower_levels_run_what_compiles(tmp_path: Path)
     fake = tmp_path / "bin" / "python"
     fake.parent.mkdir()
     fake.write_text(
-        '#!/bin/sh\ncase "$1" in -c) echo high middle low ;; scripts/digest) echo here ;; '
+        '#!/bin/sh\ncase "$1 $2" in -c*affinity*) echo 2 ;; -c*) printf "high highest\\nmiddle as-wide\\nlow narrower\\n" ;; scripts/digest*) echo here ;; '
         '*) echo "- ${XPU_TEST_LEVEL:-own} $XPU_TEST_SEED $*" ;; esac\n'
     )
     fake.chmod(0o755)
@@ -140,8 +140,20 @@ def test_every_file_runs_once_and_lower_levels_run_what_compiles(tmp_path: Path)
     assert sorted(rest) == sorted(f for folders in own[:-1] for f in folders)
     kernels = ["tests/kernels", "tests/native", "tests/codegen"]
     models = ["tests/llm", "tests/pytorch", "tests/inference", "tests/conformance"]
-    assert parallel[4:] == [
-        (level, seed, folders)
-        for level in ("middle", "low")
-        for seed, folders in (("all", kernels), ("commit", models))
+    lower = [
+        (level, seed, [f for f in folders if not f.startswith("--ignore=")])
+        for level, seed, folders in parallel[4:]
     ]
+    products = [f for f in lower[0][2] if f != "--own-level"]
+    assert all(f.startswith("tests/kernels/test_") for f in products)
+    assert lower == [
+        ("middle", "all", [*products, "--own-level"]),
+        ("middle", "commit", [*kernels, "--own-level"]),
+        ("low", "all", [*kernels, "--own-level"]),
+        ("low", "commit", [*models, "--own-level"]),
+    ]
+    ignored = {f.removeprefix("--ignore=") for _, _, folders in parallel[5:] for f in folders} - {
+        "--own-level"
+    }
+    assert "tests/kernels/cuda" in ignored
+    assert [f for f in (*ignored, *products) if not (ROOT / f).exists()] == []

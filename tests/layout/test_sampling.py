@@ -48,6 +48,10 @@ def test_part(part):
 
 def test_light():
     pass
+
+@pytest.mark.parametrize("target", ["cpu", "cpu:x86-64-v2"])
+def test_on(target):
+    pass
 """
 
 
@@ -78,7 +82,7 @@ def ran(project: Path, *options: str, seed: str = "") -> tuple[set[str], str]:
 
 def test_without_a_seed_every_case_runs(project: Path) -> None:
     names, said = ran(project)
-    assert len(names) == 48
+    assert len({n for n in names if not n.startswith("test_on")}) == 48
     assert "sampled tests: every case" in said
 
 
@@ -94,6 +98,13 @@ def test_a_seed_draws_as_many_cases_as_the_mark_says(project: Path) -> None:
     assert {"test_single", "test_light"} < names
     assert "38 deselected" in said
     assert "sampled tests: 38 cases left out" in said
+
+
+def test_own_level_leaves_out_what_names_a_level(project: Path) -> None:
+    names, said = ran(project, "--own-level")
+    assert "test_on[cpu]" in names
+    assert "test_on[cpu" not in names
+    assert "1 deselected" in said
 
 
 def test_another_seed_draws_others(project: Path) -> None:

@@ -49,7 +49,7 @@ def _run(graph: ir.Graph, name: str, weights) -> np.ndarray:
     return interp.run(graph, models.inputs(name, 1, seed=5), weights=weights)["scores"]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 def test_outputs_stay_and_dispatches_fall(net) -> None:
     name, graph, weights = net
     after = run_passes(graph, check=True)
@@ -127,7 +127,7 @@ def test_words_that_name_no_pass(which: object, text: str) -> None:
     assert str(error.value).startswith(text)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("precision", [DType.BFLOAT16, DType.FLOAT16])
 def test_narrow_storage(net, precision: DType) -> None:
     name, graph, weights = net
@@ -150,7 +150,7 @@ def test_narrow_storage(net, precision: DType) -> None:
     assert found.ok, found.reason
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 def test_trace(net) -> None:
     _, graph, _ = net
     traces = trace_passes(graph)

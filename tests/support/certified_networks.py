@@ -13,6 +13,7 @@ EXACT: Mapping[str, Any] = {
     "version": 1,
     "kernel": {
         "rules": [{"deterministic": True}, {"op": "matmul", "use": "generated"}],
+        "conv": ["implicit_gemm", "generated"],
         "attention": ["flash_v2", "flash", "naive"],
     },
     "execution": {"optimization_level": 0},

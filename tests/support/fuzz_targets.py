@@ -11,6 +11,7 @@ import json
 import random
 import tempfile
 from collections.abc import Callable, Mapping
+from importlib.resources import files
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -129,7 +130,7 @@ def seeds(target: str) -> list[bytes]:
     if target in FILE_TARGETS:
         return file_seeds(target)
     if target == "policy":
-        builtin = Path(__file__).parents[1] / "policies" / "builtin"
+        builtin = Path(str(files("xpuruntime.policies"))) / "builtin"
         return [p.read_bytes() for p in sorted(builtin.glob("*.yaml"))] + [
             b"xpuruntime-policy: 1\nkernel:\n  rules:\n    - family: matmul\n      prefer: [cublasLt]\n",
             b"engine: onnxruntime\nallow_fallback: [cpu]\nstrict: true\n",

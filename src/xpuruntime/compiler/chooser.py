@@ -100,7 +100,9 @@ class Chooser:
         # Other kernels than the recorded ones may need counters, which no node of the model has.
         if lock is not None and not lock.recording and (node.name != COUNTERS or lock.has(node, call)):
             return self._locked(node, call, lock)
-        candidates = self._with_pins({k.name.partition("/")[2]: (k, s) for k, s in self._offered(call)}, call)
+        facts = self.facts(node)
+        offered = self._offered(call, facts)
+        candidates = self._with_pins({k.name.partition("/")[2]: (k, s) for k, s in offered}, call)
         if not candidates:
             raise KernelUnavailable(
                 f"{node.op} %{node.name}",
@@ -122,7 +124,6 @@ class Chooser:
         variants = {n: row for n, row in self._variants(measured, candidates, call).items() if row[1]}
         candidates |= variants
         code |= {n: _code(kernel, call, self.target) for n, (kernel, _) in variants.items()}
-        facts = self.facts(node)
         self._check_weights(node, facts)
         while True:
             offers = [
@@ -186,7 +187,7 @@ class Chooser:
         facts = self.facts(node)
         word = lock.kernel(node, call)
         plain, values = parted(word)
-        offers = {k.name.partition("/")[2]: (k, s) for k, s in self._offered(call)}
+        offers = {k.name.partition("/")[2]: (k, s) for k, s in self._offered(call, facts)}
         kernel, support = offers.get(
             plain, (None, Support.no(Reason.NOT_APPLICABLE, "no kernel of this name"))
         )
@@ -210,12 +211,14 @@ class Chooser:
         self._decisions.setdefault((decision.question, word), []).append(decision)
         return Chosen(kernel, lowered, head.reason), decision
 
-    def _offered(self, call: NodeCall) -> Sequence[tuple[Kernel, Support]]:
-        """Return the kernels of a call with their answers, in their form for batch-invariant programs if the policy demands those."""
+    def _offered(self, call: NodeCall, facts: NodeFacts) -> Sequence[tuple[Kernel, Support]]:
+        """Return the kernels of a call with their answers, in the form that a demand for batch invariance or equal bits needs."""
         offered = self.offers(call, self.target)
-        if not self.policy.demands_batch_invariance():
-            return offered
-        return [(k.batch_invariant_form(), s) for k, s in offered]
+        if self.policy.demands_batch_invariance():
+            offered = [(k.batch_invariant_form(), s) for k, s in offered]
+        if node_demands(self.policy, facts).exact:
+            offered = [(k.exact_form(), s) for k, s in offered]
+        return offered
 
     def _with_pins(self, candidates: Rows, call: NodeCall) -> Rows:
         """Add the pinned variants that the policy names to the candidates of a call. No other policy selects them."""

@@ -241,6 +241,12 @@ class Kernel(ABC):
         """Return the kernel to use where a policy demands ``batch_invariant``: this one, or one of the same name that calls no library."""
         return self
 
+    def exact_form(self) -> Kernel:
+        """Return the kernel to use where a rule demands ``deterministic``: this one, or one of the same name that adds in the same order whether an
+        operand is constant, as weights are in inference, or computed, as they are in training.
+        """
+        return self
+
     def pinned(self, name: str, values: Mapping[str, int]) -> Kernel | None:
         """Return the kernel with a library's algorithm fixed by a policy (``policies.pins``); None if it has no algorithms to choose from."""
         return None

@@ -16,6 +16,7 @@ from xpuruntime.kernels.cuda.conv import generated
 from xpuruntime.kernels.cuda.conv.generated import CudnnConv, ImplicitGemm
 from xpuruntime.kernels.cuda.matmul import libraries
 from xpuruntime.kernels.cuda.matmul.fma import CONFIGS, FmaConfig, FmaTile, fma_config
+from xpuruntime.policies import KernelPolicy, Rule
 from xpuruntime.program.program import Binary
 
 rng = np.random.default_rng(17)
@@ -185,3 +186,47 @@ def test_relu_in_16_bits_over_odd_channels_is_not_cudnn_s(
     said = CudnnConv().supports(call_of(graph, known, innermost=True), cuda_target("cuda:sm_90"))
     assert bool(said) == taken
     assert taken or "turn NaN into 0" in str(said.reason)
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "dtype", "innermost"),
+    [
+        ((2, 3, 12, 13), (16, 3, 7, 7), "float32", False),
+        ((1, 16, 7, 5), (8, 16, 1, 1), "float32", True),
+        ((2, 16, 6, 6), (10, 8, 3, 3), "float32", False),
+        ((1, 32, 6, 7), (16, 32, 3, 3), "bfloat16", True),
+    ],
+)
+def test_the_exact_form_adds_in_one_order(x: Any, w: Any, dtype: str, innermost: bool) -> None:
+    """Inference has constant filters, training computed ones: the same bits under a rule that demands deterministic kernels."""
+    operands = [array(x, dtype), array(w, dtype)]
+    attrs = {
+        "stride": [2, 2],
+        "padding": [w[2] // 2] * 2,
+        "dilation": [1, 1],
+        "groups": x[1] // w[1],
+        "innermost": innermost,
+    }
+    kernel = ImplicitGemm().exact_form()
+    assert kernel.name == ImplicitGemm.name
+    constant, computed = (judge(kernel, "convolution", *operands, weights=c, **attrs) for c in ("1", ""))
+    assert constant.tobytes() == computed.tobytes()
+
+
+def test_a_deterministic_rule_takes_the_exact_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(libraries, "installed", lambda library: library != "cudnn")
+
+    def symbols(rules: list[Any], constant: bool) -> list[Any]:
+        b = GraphBuilder("net")
+        x, spec = b.input("x", "float32[2, 3, 32, 32]"), "float32[16, 3, 7, 7]"
+        filters = b.weight("w", spec) if constant else b.input("w", spec)
+        b.output("y", b.convolution(x, filters, stride=[2, 2], padding=[3, 3], dilation=[1, 1]))
+        policy = KernelPolicy(rules=rules)
+        calls = (
+            compile_graph(b.build(), target="cuda:sm_90", policy=policy, passes=[]).entries[0].plans[0].calls
+        )
+        return [(c.kernel, c.options["grid"], c.options["block"], c.options["shared"]) for c in calls]
+
+    exact = [Rule(deterministic=True)]
+    assert symbols(exact, True) == symbols(exact, False)
+    assert symbols([], True) != symbols([], False)

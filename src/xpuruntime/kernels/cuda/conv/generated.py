@@ -61,6 +61,12 @@ class ImplicitGemm(Kernel):
 
     name = "conv/implicit_gemm"
     ops: tuple[str, ...] = OPS
+    has_tiles: ClassVar[bool] = True
+    """Constant filters are multiplied in tiles, which add in another order than the kernel of computed filters."""
+
+    def exact_form(self) -> Kernel:
+        """Return the kernel that computes a convolution with constant filters as one with computed filters."""
+        return _WithoutTiles()
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
         """Return yes for floats of at most three spatial dims, any stride, padding, dilation, groups and layout; not transposed."""
@@ -94,9 +100,10 @@ class ImplicitGemm(Kernel):
         constant, k = call.tensor(1).is_weight, s.taps * s.channels
         packed_k = math.ceil(k / 8) * 8
         weights = {1: _packed(s, call.tensor(1).spec, packed_k)} if constant else {}
-        if constant and dtype is DType.FLOAT32 and s.channels:
+        has_tiles = constant and self.has_tiles and bool(s.channels)
+        if has_tiles and dtype is DType.FLOAT32:
             return replace(fma_call(call, s, packed_k, target), weights=weights)
-        tensor_cores = constant and dtype in TAGS and s.channels and s.x[1] == 1 and s.y[1] == 1
+        tensor_cores = has_tiles and dtype in TAGS and s.x[1] == 1 and s.y[1] == 1
         stage = (
             tensor_stage(call, s, packed_k, target)
             if tensor_cores
@@ -335,6 +342,12 @@ def _strides(steps: tuple[int, ...], channels: int, space: tuple[int, ...]) -> l
     w = w or channels
     h = h or w * space[1]
     return [n or h * space[0], c or 1, h, w]
+
+
+class _WithoutTiles(ImplicitGemm):
+    """Implicit GEMM convolution that adds products in one order, whichever filters it has."""
+
+    has_tiles = False
 
 
 KERNELS: tuple[Any, ...] = (Depthwise(), CudnnConv(), ImplicitGemm())
