@@ -47,7 +47,7 @@ def decomposed(program: Any, keep: Collection[str], who: str) -> Any:
         kept = {op for op in table if op.name().removeprefix("aten::") in keep or op.name() in failed}
         for op in kept:
             table.pop(op, None)
-        once = None if failed else decomposed_once(program, table, kept.__contains__)
+        once = None if failed != _WHOLE else decomposed_once(program, table, kept.__contains__)
         if once is not None:  # after a failure the whole program is traced, which runs every op
             return once
         try:
