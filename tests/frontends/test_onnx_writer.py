@@ -14,6 +14,7 @@ ort = pytest.importorskip("onnxruntime")
 from onnx import TensorProto, helper  # noqa: E402
 from support.onnx_models import small_classifier  # noqa: E402
 
+import xpuruntime as xrt  # noqa: E402
 from xpuruntime import ir  # noqa: E402
 from xpuruntime.errors import IrError  # noqa: E402
 from xpuruntime.frontends.onnx import import_onnx, load_onnx  # noqa: E402
@@ -234,3 +235,20 @@ def test_what_onnx_has_no_form_for_is_named() -> None:
 def test_the_tables_name_ops_that_exist() -> None:
     assert set(EXPORTERS) <= set(ir.OPS)
     assert set(MIN_OPSETS) <= set(EXPORTERS)
+
+
+@pytest.mark.parametrize("boolean", [True, False])
+def test_a_mask_of_keys_runs_on_onnxruntime(boolean: bool) -> None:
+    """One row of a mask for all queries, as from key_padding_mask: ONNX Runtime takes no other size than that of the queries."""
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("onnxruntime")
+
+    class Attend(torch.nn.Module):
+        def forward(self, q, k, mask):
+            return torch.nn.functional.scaled_dot_product_attention(q, k, k, attn_mask=mask)
+
+    q, k = torch.randn(2, 3, 4, 8), torch.randn(2, 3, 5, 8)
+    mask = torch.tensor([[True] * 4 + [False], [True] * 5])[:, None, None]
+    mask = mask if boolean else torch.where(mask, 0.0, -1e4)
+    with xrt.InferenceSession(Attend(), example_inputs=(q, k, mask), engine="onnxruntime") as session:
+        torch.testing.assert_close(session.run([q, k, mask])["output"], Attend()(q, k, mask))

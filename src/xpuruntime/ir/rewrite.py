@@ -169,6 +169,8 @@ class Editor:
 
     def done(self, *, keep_dead: bool = False) -> Graph:
         """Return the new graph in topological order, or the old graph if nothing changed and no node is dead."""
+        if not self.changed and _in_order(self.graph.nodes) and (keep_dead or self._all_read()):
+            return self.graph
         nodes: list[Node] = []
         for node in self.graph.nodes:
             nodes += (self.current(n) for n in self._before.get(node.name, ()))
@@ -201,9 +203,21 @@ class Editor:
             return self.graph
         return self.graph.replace(nodes=tuple(nodes), outputs=outputs, states=states, weights=tuple(weights))
 
+    def _all_read(self) -> bool:
+        """Return True if each node and each weight of the graph has a reader. In a graph without cycles, none is dead then."""
+        graph = self.graph
+        read = {o.value for o in graph.outputs} | {n for s in graph.states for n in (s.next, s.init)}
+        for node in graph.nodes:
+            read.update(node.values)
+        return all(any(v.name in read for v in n.outputs) for n in graph.nodes) and all(
+            w.name in read for w in graph.weights
+        )
+
 
 def ordered(nodes: Sequence[Node]) -> list[Node]:
     """Sort nodes topologically, keeping the given order where possible. Raises IrError for a cycle."""
+    if _in_order(nodes):
+        return list(nodes)
     makers = {v.name: node for node in nodes for v in node.outputs}
     placed: set[str] = set()
     result: list[Node] = []
@@ -231,3 +245,18 @@ def ordered(nodes: Sequence[Node]) -> list[Node]:
             ]
             stack += [(n, False) for n in reversed(needed)]
     return result
+
+
+def _in_order(nodes: Sequence[Node]) -> bool:
+    """Return True if every node follows those whose results it reads, and no name occurs twice."""
+    makers = {v.name: node for node in nodes for v in node.outputs}
+    done: set[str] = set()
+    for node in nodes:
+        name = node.name
+        if name in done:
+            return False
+        for operand in node.inputs:
+            if isinstance(operand, str) and operand in makers and makers[operand].name not in done:
+                return False
+        done.add(name)
+    return True

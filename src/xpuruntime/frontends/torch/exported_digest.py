@@ -13,6 +13,7 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from .decompose_once import decomposes_as_released
 from .export import find_torch
 from .names import output_names, source_of
 from .weights import tensor_key, to_array
@@ -42,7 +43,9 @@ def exported_digest(program: Any, saved: Mapping[str, str]) -> str | None:
             text = str(word).encode("utf-8", "surrogatepass")
             digest.update(struct.pack("<q", len(text)) + text)
 
-    if program.range_constraints or _traces_differently() or not _decomposes_as_released():
+    if program.range_constraints or _traces_differently():
+        return None
+    if not decomposes_as_released(find_torch().export.default_decompositions()):
         return None
     try:
         _add_settings(add)
@@ -69,12 +72,6 @@ def _traces_differently() -> bool:
     torch = find_torch()
     depths = [getattr(torch._C, f"_len_torch_{name}_stack", None) for name in ("function", "dispatch")]
     return any(map(torch.is_autocast_enabled, ("cpu", "cuda"))) or any(d is None or d() for d in depths)
-
-
-def _decomposes_as_released() -> bool:
-    """Return whether every decomposition is PyTorch's own; ``register_decomposition`` adds and replaces them for the whole process."""
-    functions = [getattr(f, "func", f) for _, f in find_torch().export.default_decompositions().items()]
-    return all(str(getattr(f, "__module__", None)).partition(".")[0] == "torch" for f in functions)
 
 
 def _add_settings(add: _Add) -> None:

@@ -137,12 +137,23 @@ def _attention(e: NodeExport) -> None:
         raise e.no("attention below opset 23")
     e.add(
         "Attention",
-        [e.operand(0), e.operand(1), e.operand(2), e.opt(3)],
+        [e.operand(0), e.operand(1), e.operand(2), _mask_of_every_row(e)],
         out=True,
         is_causal=int(e["causal"]) or None,
         scale=e["scale"],
         softcap=e["softcap"] or None,
     )
+
+
+def _mask_of_every_row(e: NodeExport) -> str | None:
+    """Return the mask; one row for all queries is expanded, which ONNX Runtime requires."""
+    mask = e.opt(3)
+    if mask is None:
+        return None
+    shape, rows = e.spec(3).shape, e.spec(0).shape[-2]
+    if len(shape) < 2 or shape[-2] != 1 or rows == 1:
+        return mask
+    return e.add("Expand", [mask, e.builder.dims([*shape[:-2], rows, shape[-1]])])
 
 
 def _attention_after(e: NodeExport) -> None:
