@@ -128,7 +128,7 @@ def _redirect(norm: Node, results: Sequence[Node]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Activation:
+class _ReluAfterNorm:
     """The ReLU after a norm.
 
     relu:   its node. addend: what is added before it, if anything.
@@ -141,7 +141,7 @@ class _Activation:
     grad: Node
 
 
-def _activation(graph: torch.fx.Graph, norm: Node, gradient: Node) -> _Activation | None:
+def _activation(graph: torch.fx.Graph, norm: Node, gradient: Node) -> _ReluAfterNorm | None:
     """Return the ReLU that cuDNN can compute together with a norm and its gradient, or None."""
     items, masked = _items(norm), gradient.args[0]
     y = items.get(0)
@@ -164,7 +164,7 @@ def _activation(graph: torch.fx.Graph, norm: Node, gradient: Node) -> _Activatio
     x = norm.args[0].meta["val"]
     if early or not can_run(x.shape, addend is not None, x.device):
         return None
-    return _Activation(relu, addend, masked, grad)
+    return _ReluAfterNorm(relu, addend, masked, grad)
 
 
 def _only_reader(node: Node | None) -> Node | None:
@@ -198,7 +198,7 @@ def _source(node: Any) -> Any:
     return node
 
 
-def _replace_with_relu(graph: torch.fx.Graph, norm: Node, gradient: Node, activation: _Activation) -> None:
+def _replace_with_relu(graph: torch.fx.Graph, norm: Node, gradient: Node, activation: _ReluAfterNorm) -> None:
     x, weight, bias, mean, variance, _, momentum, eps = norm.args
     addend, relu, masked = activation.addend, activation.relu, activation.masked
     emit = _Emitter(graph, relu)

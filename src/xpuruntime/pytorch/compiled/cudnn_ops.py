@@ -30,7 +30,7 @@ _CALLS = {
         ("max_pool_image_backward", BACKWARD, "pool", "cudnnPoolingBackward"),
     )
 }
-"""What a record of a step says of them."""
+"""Entries of a step record, by op."""
 _library = torch.library.Library(LIBRARY, "FRAGMENT")
 _library.define(
     "batch_norm_relu(Tensor x, Tensor? addend, Tensor weight, Tensor bias, Tensor(a!) running_mean, Tensor(b!) running_var, "

@@ -25,7 +25,7 @@ _RELU, _KEEP_NAN = 1, 1  # cudnnActivationMode_t, cudnnNanPropagation_t
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
+class _NormPlan:
     """cuDNN's descriptors of one shape, and the bytes that it needs."""
 
     ops: int
@@ -107,7 +107,7 @@ def _bytes(count: int, like: Tensor) -> Tensor:
 
 
 @functools.lru_cache(maxsize=1024)
-def _plan(shape: tuple[int, ...], has_addend: bool, index: int) -> _Plan:
+def _plan(shape: tuple[int, ...], has_addend: bool, index: int) -> _NormPlan:
     image = image_descriptor(shape)
     channels, relu = made("cudnnCreateTensorDescriptor"), made("cudnnCreateActivationDescriptor")
     call("cudnnDeriveBNTensorDescriptor", channels, image, _PERSISTENT)
@@ -122,7 +122,7 @@ def _plan(shape: tuple[int, ...], has_addend: bool, index: int) -> _Plan:
             call(name, *start, *descriptors, ctypes.byref(count))
         return count.value
 
-    return _Plan(
+    return _NormPlan(
         ops, image, channels, relu,
         size("ForwardTrainingExWorkspace", image, addend, image, channels, relu),
         size("BackwardExWorkspace", image, image, image, addend, image, channels, relu),

@@ -21,7 +21,7 @@ Window = tuple[int, int, int, int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
+class _PoolPlan:
     """cuDNN's descriptors of one pool."""
 
     x: ctypes.c_void_p
@@ -62,7 +62,7 @@ def max_pool_backward(grad: Tensor, x: Tensor, y: Tensor, window: Window) -> Ten
 
 
 @functools.lru_cache(maxsize=1024)
-def _plan(x: tuple[int, ...], y: tuple[int, ...], window: Window) -> _Plan:
+def _plan(x: tuple[int, ...], y: tuple[int, ...], window: Window) -> _PoolPlan:
     pool = made("cudnnCreatePoolingDescriptor")
     call("cudnnSetPooling2dDescriptor", pool, _DETERMINISTIC_MAX, _KEEP_NAN, *window)
-    return _Plan(image_descriptor(x), image_descriptor(y), pool)
+    return _PoolPlan(image_descriptor(x), image_descriptor(y), pool)
