@@ -238,8 +238,9 @@ def test_the_tables_name_ops_that_exist() -> None:
 
 
 @pytest.mark.parametrize("boolean", [True, False])
-def test_a_mask_of_keys_runs_on_onnxruntime(boolean: bool) -> None:
-    """One row of a mask for all queries, as from key_padding_mask: ONNX Runtime takes no other size than that of the queries."""
+@pytest.mark.parametrize("sizes", [(2, 1, 1, 5), (4, 1), (1, 1), (2, 1, 4, 1), (3, 4, 5)], ids=str)
+def test_a_mask_that_is_broadcast_runs_on_onnxruntime(sizes: tuple[int, ...], boolean: bool) -> None:
+    """One row of a mask for all queries, as from key_padding_mask: ONNX Runtime takes no other sizes than those of queries and keys."""
     torch = pytest.importorskip("torch")
     pytest.importorskip("onnxruntime")
 
@@ -248,7 +249,8 @@ def test_a_mask_of_keys_runs_on_onnxruntime(boolean: bool) -> None:
             return torch.nn.functional.scaled_dot_product_attention(q, k, k, attn_mask=mask)
 
     q, k = torch.randn(2, 3, 4, 8), torch.randn(2, 3, 5, 8)
-    mask = torch.tensor([[True] * 4 + [False], [True] * 5])[:, None, None]
-    mask = mask if boolean else torch.where(mask, 0.0, -1e4)
+    mask = torch.rand(sizes) > 0.3 if boolean else torch.randn(sizes)
+    if boolean:
+        mask[..., 0] = True  # a row without any key is NaN in PyTorch
     with xrt.InferenceSession(Attend(), example_inputs=(q, k, mask), engine="onnxruntime") as session:
         torch.testing.assert_close(session.run([q, k, mask])["output"], Attend()(q, k, mask))

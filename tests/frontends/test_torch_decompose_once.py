@@ -217,3 +217,49 @@ def test_a_decomposition_of_the_user_is_used_for_every_size(taken: list[bool]) -
         convolution.py_kernels.clear()
         convolution.py_kernels.update(saved)
     assert all(taken)
+
+
+class WriteThroughView(nn.Module):
+    def forward(self, x: Any) -> Any:
+        y = x + 1
+        y[0].mul_(10)
+        y.view(-1).sub_(3)
+        return y
+
+
+class WriteToState(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("n", torch.zeros(2, 3))
+
+    def forward(self, x: Any) -> Any:
+        self.n.view(-1).add_(1)
+        return x + self.n
+
+
+@pytest.mark.parametrize("module", [WriteThroughView(), WriteToState()], ids=lambda m: type(m).__name__)
+def test_writes_of_a_program_that_was_saved_and_loaded_are_kept(module: Any, taken: list[bool]) -> None:
+    """Its nodes have storages of their own, from which nobody can tell what a write changes."""
+    import io
+
+    x = torch.arange(6.0).reshape(2, 3)
+    file = io.BytesIO()
+    torch.export.save(torch.export.export(module, (x,)), file)
+    file.seek(0)
+    imported = import_torch(torch.export.load(file))
+    assert not any(taken)
+    file.seek(0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(decompose, "decomposed_once", lambda *args: None)
+        assert imported.graph.to_json() == import_torch(torch.export.load(file)).graph.to_json()
+    assert bool(imported.graph.states) == bool([*module.buffers()])
+
+
+def test_a_program_that_was_saved_and_loaded_is_decomposed_once_without_writes(taken: list[bool]) -> None:
+    import io
+
+    file = io.BytesIO()
+    torch.export.save(torch.export.export(nn.Linear(3, 2), (torch.zeros(2, 3),)), file)
+    file.seek(0)
+    import_torch(torch.export.load(file))
+    assert taken == [True]

@@ -249,6 +249,21 @@ def test_other_readers_keep_the_norm_alone(name: str) -> None:
     assert [n.name for n in module.graph.nodes if "relu" in n.name or "where" in n.name] == names
 
 
+@pytest.mark.usefixtures("cudnn_computes_all")
+@pytest.mark.parametrize("strided", range(4))
+def test_parameters_and_statistics_with_gaps_keep_pytorchs_norm(strided: int) -> None:
+    """cuDNN reads and writes them as consecutive numbers."""
+    with FakeTensorMode():
+        images = [
+            torch.empty(2, 8, 5, 5, device="cuda", dtype=torch.float16).to(memory_format=torch.channels_last)
+            for _ in range(3)
+        ]
+        numbers = [torch.empty_strided((8,), (2 if i == strided else 1,), device="cuda") for i in range(4)]
+        module = make_fx(step(alone), tracing_mode="fake")(*images, *numbers)
+    cudnn_batch_norms(module)
+    assert not any("cudnn" in name or "xpuruntime" in name for name in called(module))
+
+
 def test_the_norm_stays_alone_without_a_cudnn_that_computes_both() -> None:
     module = graph_of(step(alone))
     if not can_run((2, 8, 5, 5), False, torch.device("cuda", 0)):

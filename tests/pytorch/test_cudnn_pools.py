@@ -8,10 +8,12 @@ import pytest
 import torch
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from xpuruntime.pytorch.compiled import cudnn_pools as replacing
 from xpuruntime.pytorch.compiled.cudnn_ops import IMAGE_POOL, IMAGE_POOL_BACKWARD
 from xpuruntime.pytorch.compiled.cudnn_pools import cudnn_pools
+from xpuruntime.pytorch.cudnn import norms, pools
 from xpuruntime.pytorch.cudnn.pools import can_run
 
 _ATEN = torch.ops.aten
@@ -98,6 +100,18 @@ def test_a_program_that_turns_cudnn_off_has_none() -> None:
     with torch.backends.cudnn.flags(enabled=False):
         cudnn_pools(module)
     assert "xpuruntime" not in " ".join(called(module))
+
+
+def test_sizes_that_are_not_known_have_no_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A graph with dynamic sizes is compiled for each of them later; its symbols cannot be hashed."""
+    monkeypatch.setattr(pools, "_plan", lambda *_: None)
+    monkeypatch.setattr(norms, "_plan", lambda *_: None)
+    symbol = ShapeEnv().create_unbacked_symint()
+    device, window = torch.device("cuda", 0), (2, 2, 0, 0, 2, 2)
+    assert can_run((2, 8, 4, 4), (2, 8, 2, 2), window)
+    assert norms.can_run((2, 8, 4, 4), False, device)
+    assert not can_run((symbol, 8, 4, 4), (symbol, 8, 2, 2), window)
+    assert not norms.can_run((symbol, 8, 4, 4), False, device)
 
 
 on_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch has no CUDA device")

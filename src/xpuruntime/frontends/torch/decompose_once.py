@@ -174,6 +174,7 @@ class _MemoryUses:
     def __init__(self, position: Mapping[Any, int]) -> None:
         torch = find_torch()
         self.position = position
+        self.is_known = all(map(_shares_as_declared, position))
         self.sharing: dict[int, list[Any]] = {}
         for node in position:
             for tensor in as_list(node.meta.get("val")):
@@ -181,13 +182,34 @@ class _MemoryUses:
                     self.sharing.setdefault(_storage(tensor), []).append(node)
 
     def check_write(self, node: Any) -> None:
-        """Raise _Whole if memory that the node writes to is an input's, or is read later under the name of an earlier node."""
+        """Raise _Whole if memory that the node writes to is an input's, or is read later under the name of an earlier node.
+
+        A program that was saved and loaded has a storage of its own for each node, which does not tell.
+        """
+        if not self.is_known:
+            raise _Whole
         for other in self.sharing[_storage(node.args[0].meta["val"])]:
             earlier = self.position[other] < self.position[node]
             if other.op == "placeholder" or (
                 earlier and any(self.position[u] > self.position[node] for u in other.users)
             ):
                 raise _Whole
+
+
+def _shares_as_declared(node: Any) -> bool:
+    """Return whether a node's results share memory with the operands that its op returns or returns views of."""
+    torch = find_torch()
+    if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
+        return True
+    if not any(r.alias_info is not None for r in node.target._schema.returns):
+        return True
+    operands = {
+        _storage(v)
+        for n in node.all_input_nodes
+        for v in as_list(n.meta.get("val"))
+        if isinstance(v, torch.Tensor)
+    }
+    return all(_storage(v) in operands for v in as_list(node.meta.get("val")) if isinstance(v, torch.Tensor))
 
 
 def _storage(tensor: Any) -> int:

@@ -179,7 +179,7 @@ def _ops(model: ModelSource) -> Support:
 def _elsewhere(model: ModelSource) -> str:
     """Return what to do about a node that the native engine does not have."""
     if model.format == "graph":
-        return "Leave engine out, or add allow_fallback='cpu': PyTorch or NumPy then computes such nodes."
+        return "Leave engine out, or add allow_fallback='cpu': PyTorch then computes the nodes of its own operators."
     return "Use a vendor engine for this model."
 
 

@@ -55,8 +55,10 @@ def cudnn_batch_norms(joint: GraphModule) -> None:
 def _norm_of(gradient: Node) -> Node | None:
     """Return the norm whose statistics a gradient reads."""
     mean, root = gradient.args[5:7]
-    same = isinstance(mean, Node) and isinstance(root, Node) and mean.args[0] is root.args[0]
-    return mean.args[0] if same and mean.target is root.target is operator.getitem else None
+    items = (
+        isinstance(mean, Node) and isinstance(root, Node) and mean.target is root.target is operator.getitem
+    )
+    return mean.args[0] if items and mean.args[0] is root.args[0] else None
 
 
 def _is_supported(norm: Node) -> bool:
@@ -64,7 +66,9 @@ def _is_supported(norm: Node) -> bool:
     if training is not True or not all(isinstance(n, Node) for n in (x, weight, bias, mean, variance)):
         return False
     numbers = (weight, bias, mean, variance)
-    return is_image(x.meta["val"]) and all(n.meta["val"].dtype is torch.float32 for n in numbers)
+    return is_image(x.meta["val"]) and all(
+        n.meta["val"].dtype is torch.float32 and n.meta["val"].is_contiguous() for n in numbers
+    )
 
 
 # ── a norm alone ──

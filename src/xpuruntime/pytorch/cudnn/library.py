@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -88,8 +88,10 @@ def call(name: str, *args: Any) -> None:
         raise RunError(name, "failed", got=(text(status) or b"").decode(), do=do)
 
 
-def can_run(plan: Callable[[], object]) -> bool:
-    """Return True if cuDNN is there and accepts a plan."""
+def can_run(plan: Callable[[], object], *shapes: Sequence[object]) -> bool:
+    """Return True if cuDNN is there and accepts a plan. ``shapes``: those of the plan, which has none for sizes that are not known yet."""
+    if not all(type(size) is int for shape in shapes for size in shape):
+        return False
     try:
         plan()
     except (OSError, AttributeError, UnavailableError, RunError):

@@ -39,7 +39,7 @@ class _NormPlan:
 
 def can_run(shape: Sequence[int], has_addend: bool, device: torch.device) -> bool:
     """Return True if cuDNN computes the norm of float16 images [n, c, h, w] with its ReLU."""
-    return library.can_run(lambda: _plan(tuple(shape), has_addend, device.index or 0))
+    return library.can_run(lambda: _plan(tuple(shape), has_addend, device.index or 0), shape)
 
 
 def reserved_bytes(shape: Sequence[int], has_addend: bool, device: torch.device) -> int:

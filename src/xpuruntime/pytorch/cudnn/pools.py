@@ -37,7 +37,7 @@ def window_of(numbers: Sequence[int]) -> Window:
 
 def can_run(x: Sequence[int], y: Sequence[int], window: Window) -> bool:
     """Return True if cuDNN computes the pool from float16 images of shape x to those of shape y."""
-    return library.can_run(lambda: _plan(tuple(x), tuple(y), window))
+    return library.can_run(lambda: _plan(tuple(x), tuple(y), window), x, y)
 
 
 def max_pool(x: Tensor, y: Tensor, window: Window) -> None:

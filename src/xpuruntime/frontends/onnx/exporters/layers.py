@@ -146,14 +146,12 @@ def _attention(e: NodeExport) -> None:
 
 
 def _mask_of_every_row(e: NodeExport) -> str | None:
-    """Return the mask; one row for all queries is expanded, which ONNX Runtime requires."""
+    """Return the mask; one row for all queries and one number for all keys are expanded, which ONNX Runtime requires."""
     mask = e.opt(3)
     if mask is None:
         return None
-    shape, rows = e.spec(3).shape, e.spec(0).shape[-2]
-    if len(shape) < 2 or shape[-2] != 1 or rows == 1:
-        return mask
-    return e.add("Expand", [mask, e.builder.dims([*shape[:-2], rows, shape[-1]])])
+    shape, each = e.spec(3).shape, (e.spec(0).shape[-2], e.spec(1).shape[-2])
+    return mask if shape[-2:] == each else e.add("Expand", [mask, e.builder.dims([*shape[:-2], *each])])
 
 
 def _attention_after(e: NodeExport) -> None:
