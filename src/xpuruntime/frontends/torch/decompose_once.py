@@ -319,10 +319,9 @@ def _decomposed_calls(
         results.append(_items(graph, call, value) if isinstance(value, tuple | list) else call)
     flat = [r for result in results for r in as_list(result)]
     graph.output(tuple(flat))
-    small = _program_of(graph, values, flat, program)
     try:
         with torch.no_grad(), no_warnings():
-            small = small.run_decompositions(table)
+            small = _program_of(graph, values, flat, program).run_decompositions(table)
     except Exception as error:  # decomposing the whole program reports it
         raise _Whole from error
     if any(s.kind.name != "USER_OUTPUT" for s in small.graph_signature.output_specs):
