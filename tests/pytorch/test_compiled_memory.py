@@ -140,3 +140,33 @@ def test_results_of_norms_in_16_bits_are_kept_where_they_are_small(
     # Of this size are: the first layer's result, its operand in 16 bits, a narrow second layer's result, and the norm's.
     of_this_size = [b for b in forward.saved.values() if b == rows * size * 2]
     assert len(of_this_size) == 1 + low + (wide == 1) + kept, forward.saved
+
+
+class ReadsBeforeItWrites(torch.nn.Module):
+    """Backward needs what forward computed from buffers before it wrote to them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = torch.nn.BatchNorm2d(4)
+        self.register_buffer("steps", torch.full((3,), 2.0))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        mean, factor = self.norm.running_mean * 3 + 1, self.steps.view(3, 1)[:1] + 1
+        self.steps.add_(1)
+        return (torch.relu(self.norm(x)) * mean.view(1, -1, 1, 1)).sum() * factor.sum()
+
+
+def test_backward_reads_buffers_as_they_were_before_forward_wrote_them() -> None:
+    torch.manual_seed(0)
+    x, found = torch.randn(2, 4, 3, 3), []
+    for compiled in (False, True):
+        torch.compiler.reset()
+        net = ReadsBeforeItWrites()
+        run = torch.compile(net, backend=xpuruntime_backend) if compiled else net
+        for _ in range(2):
+            net.zero_grad()
+            operand = x.clone().requires_grad_()
+            run(operand).backward()
+        found.append([operand.grad, *(p.grad for p in net.parameters()), *net.buffers()])
+    for got, wanted in zip(found[1], found[0], strict=True):
+        torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5)

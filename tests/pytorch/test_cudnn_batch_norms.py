@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 import torch
+from support import cudnn_reference  # noqa: F401  - registers the ops on the host
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from xpuruntime.pytorch.compiled import cudnn_batch_norms as replacing
 from xpuruntime.pytorch.compiled import cudnn_ops
 from xpuruntime.pytorch.compiled.cudnn_batch_norms import cudnn_batch_norms
+from xpuruntime.pytorch.cudnn import norms
 from xpuruntime.pytorch.cudnn.norms import can_run, reserved_bytes
 
 _ATEN = torch.ops.aten
@@ -264,11 +266,21 @@ def test_parameters_and_statistics_with_gaps_keep_pytorchs_norm(strided: int) ->
     assert not any("cudnn" in name or "xpuruntime" in name for name in called(module))
 
 
-def test_the_norm_stays_alone_without_a_cudnn_that_computes_both() -> None:
+def test_the_norm_stays_alone_without_a_cudnn_that_computes_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replacing, "can_run", lambda *_: False)
     module = graph_of(step(alone))
-    if not can_run((2, 8, 5, 5), False, torch.device("cuda", 0)):
-        cudnn_batch_norms(module)
-        assert called(module)[0] == "aten.cudnn_batch_norm.default"
+    cudnn_batch_norms(module)
+    assert called(module)[0] == "aten.cudnn_batch_norm.default"
+
+
+@pytest.mark.parametrize(
+    ("shape", "holds"), [((2, 8, 5, 5), True), ((2, 6, 5, 5), False), ((880802, 8, 1, 1), False)]
+)
+def test_the_sizes_that_cudnn_documents(
+    shape: tuple[int, ...], holds: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(norms, "_plan", lambda *_: None)
+    assert can_run(shape, False, torch.device("cuda", 0)) is holds
 
 
 # ── on a device ──

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from support import cudnn_reference  # noqa: F401  - registers the ops on the host
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv

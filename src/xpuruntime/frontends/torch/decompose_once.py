@@ -13,28 +13,16 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from .export import find_torch, no_warnings
+from .functional_calls import PLAIN_TENSORS, MustDecomposeWhole, asserts, functional_targets, is_static
 from .nodes import as_list
 
 __all__ = ["decomposed_once", "decomposes_as_released"]
 
-_IN_PLACE = frozenset((
-    "abs_", "add_", "celu_", "clamp_", "clamp_max_", "clamp_min_", "cos_", "div_", "elu_", "erf_", "exp_", "hardsigmoid_", "hardswish_", "hardtanh_",
-    "leaky_relu_", "log_", "mish_", "mul_", "neg_", "reciprocal_", "relu_", "rsqrt_", "selu_", "sigmoid_", "silu_", "sin_", "sqrt_", "sub_", "tanh_",
-))  # fmt: skip
-"""Elementwise ops that write to their first argument and return what the op without the underscore returns."""
-_IN_PLACE_INTEGERS = frozenset({"add_", "mul_", "sub_"})
-"""Those of integers and truth values."""
 _CONSTANTS = "aten::lift_fresh_copy"
 """The copy of a constant, which tracing the whole program replaces although it is an op to keep."""
 _KEPT_META = ("stack_trace", "nn_module_stack")
 _SIZE_FREE = {"conv1d": 3, "conv2d": 4, "conv3d": 5, "batch_norm": None}
 """Ops that PyTorch decomposes to one call, whatever the sizes after the first are, and the rank of their input; None is any."""
-_TENSORS = ("Tensor", "Parameter", "Buffer", "FakeTensor")
-"""Classes of tensors. PyTorch replaces other ones by their parts."""
-
-
-class _Whole(Exception):
-    """The program must be decomposed as a whole."""
 
 
 class DecomposedProgram(NamedTuple):
@@ -88,12 +76,12 @@ def decomposed_once(program: Any, table: Mapping[Any, Any], keep: Callable[[Any]
     if any(s.kind.name != "USER_OUTPUT" for s in program.graph_signature.output_specs):
         return None
     if not all(
-        type(t).__name__ in _TENSORS for t in (*program.state_dict.values(), *program.constants.values())
+        type(t).__name__ in PLAIN_TENSORS for t in (*program.state_dict.values(), *program.constants.values())
     ):
         return None
     try:
         nodes = list(program.graph.nodes)
-        targets = _functional_targets(nodes)
+        targets = functional_targets(nodes)
         splits = {n: t for n, t in targets.items() if not _stays(t, table, keep)}
         released = decomposes_as_released(table)
         keys = {n: _key(t, n, released and _ignores_sizes(t, n)) for n, t in splits.items()}
@@ -103,7 +91,7 @@ def decomposed_once(program: Any, table: Mapping[Any, Any], keep: Callable[[Any]
             keys |= several
             calls |= _decomposed_calls({k: (splits[n], n) for n, k in several.items()}, program, table)
         graph = _assembled(nodes, targets, keys, calls)
-    except _Whole:
+    except MustDecomposeWhole:
         return None
     return DecomposedProgram(
         graph,
@@ -121,125 +109,7 @@ def decomposes_as_released(table: Mapping[Any, Any]) -> bool:
     return all(str(getattr(f, "__module__", None)).partition(".")[0] == "torch" for f in functions)
 
 
-# ── what each node calls ──
-
-
-def _functional_targets(nodes: Iterable[Any]) -> dict[Any, Any]:
-    """Return the op without side effects that each node calls, but for getitem and assertions. Raise _Whole."""
-    torch = find_torch()
-    targets: dict[Any, Any] = {}
-    position: dict[Any, int] = {}
-    for i, node in enumerate(nodes):
-        position[node] = i
-        if node.op in ("placeholder", "output") or node.target is operator.getitem or _asserts(node):
-            continue
-        if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
-            raise _Whole
-        if _returns_operand(node):
-            continue
-        if node.meta.get("unbacked_bindings") or not all(map(_is_static, as_list(node.meta.get("val")))):
-            raise _Whole
-        targets[node] = node.target
-    memory = _MemoryUses(position)
-    for node, target in targets.items():
-        if target._schema.is_mutable:
-            memory.check_write(node)
-            targets[node] = _without_write(node)
-    return targets
-
-
-def _returns_operand(node: Any) -> bool:
-    """Return whether a call that writes in place writes nothing."""
-    name = str(node.target)
-    return name == "aten.detach_.default" or (
-        name == "aten.dropout_.default" and len(node.args) == 3 and node.args[2] is False
-    )
-
-
-def _asserts(node: Any) -> bool:
-    return str(node.target).startswith("aten._assert_")
-
-
-def _is_static(value: Any) -> bool:
-    """Return whether it is a plain dense tensor whose sizes are numbers."""
-    torch = find_torch()
-    if type(value).__name__ not in _TENSORS or value.layout is not torch.strided:
-        return False
-    return all(type(size) is int for size in (*value.shape, *value.stride(), value.storage_offset()))
-
-
-class _MemoryUses:
-    """The nodes that share memory, by the storages of the tensors that they were traced with, and the order of nodes."""
-
-    def __init__(self, position: Mapping[Any, int]) -> None:
-        torch = find_torch()
-        self.position = position
-        self.is_known = all(map(_shares_as_declared, position))
-        self.sharing: dict[int, list[Any]] = {}
-        for node in position:
-            for tensor in as_list(node.meta.get("val")):
-                if isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided:
-                    self.sharing.setdefault(_storage(tensor), []).append(node)
-
-    def check_write(self, node: Any) -> None:
-        """Raise _Whole if memory that the node writes to is an input's, or is read later under the name of an earlier node.
-
-        A program that was saved and loaded has a storage of its own for each node, which does not tell.
-        """
-        if not self.is_known:
-            raise _Whole
-        for other in self.sharing[_storage(node.args[0].meta["val"])]:
-            earlier = self.position[other] < self.position[node]
-            if other.op == "placeholder" or (
-                earlier and any(self.position[u] > self.position[node] for u in other.users)
-            ):
-                raise _Whole
-
-
-def _shares_as_declared(node: Any) -> bool:
-    """Return whether a node's results share memory with the operands that its op returns or returns views of."""
-    torch = find_torch()
-    if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
-        return True
-    if not any(r.alias_info is not None for r in node.target._schema.returns):
-        return True
-    operands = {
-        _storage(v)
-        for n in node.all_input_nodes
-        for v in as_list(n.meta.get("val"))
-        if isinstance(v, torch.Tensor)
-    }
-    return all(_storage(v) in operands for v in as_list(node.meta.get("val")) if isinstance(v, torch.Tensor))
-
-
-def _storage(tensor: Any) -> int:
-    return int(tensor.untyped_storage()._cdata)
-
-
-def _without_write(node: Any) -> Any:
-    """Return the op that returns what the node's op writes. Raise _Whole without an exact one."""
-    torch = find_torch()
-    packet, overload = node.target._schema.name.removeprefix("aten::"), node.target._overloadname
-    written = node.args[0].meta["val"]
-    operands = [a.meta["val"] for a in node.all_input_nodes]
-    if packet not in (_IN_PLACE if written.is_floating_point() else _IN_PLACE_INTEGERS) or not _is_dense(
-        written
-    ):
-        raise _Whole
-    if not all(isinstance(o, torch.Tensor) and o.dtype is written.dtype for o in operands):
-        raise _Whole
-    target = getattr(getattr(torch.ops.aten, packet[:-1]), overload, None)
-    names = [[a.name for a in t._schema.arguments] for t in (node.target, target) if t is not None]
-    if len(names) != 2 or names[0] != names[1]:
-        raise _Whole
-    return target
-
-
-def _is_dense(tensor: Any) -> bool:
-    torch = find_torch()
-    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
-    other = formats.get(tensor.dim())
-    return tensor.is_contiguous() or (other is not None and tensor.is_contiguous(memory_format=other))
+# ── what is decomposed, and what it depends on ──
 
 
 def _stays(target: Any, table: Mapping[Any, Any], keep: Callable[[Any], bool]) -> bool:
@@ -263,7 +133,7 @@ def _ignores_sizes(target: Any, node: Any) -> bool:
 
 
 def _key(target: Any, node: Any, any_size: bool) -> tuple[Any, ...]:
-    """Return what the decomposition of a call depends on. Raise _Whole for an argument that has no content here."""
+    """Return what the decomposition of a call depends on. Raise MustDecomposeWhole for an argument that has no content here."""
     operands: dict[Any, int] = {}
     return (
         target,
@@ -278,8 +148,8 @@ def _frozen(value: Any, operands: dict[Any, int], any_size: bool) -> Any:
     torch = find_torch()
     if isinstance(value, torch.fx.Node):
         tensor = value.meta["val"]
-        if not _is_static(tensor):
-            raise _Whole
+        if not is_static(tensor):
+            raise MustDecomposeWhole
         number = operands.setdefault(value, len(operands))
         flags = tensor.is_conj(), tensor.is_neg(), type(tensor).__name__
         described = number, tensor.dtype, str(tensor.device), flags
@@ -299,7 +169,7 @@ def _frozen(value: Any, operands: dict[Any, int], any_size: bool) -> Any:
 def _decomposed_calls(
     requests: Mapping[Any, tuple[Any, Any]], program: Any, table: Mapping[Any, Any]
 ) -> dict[Any, _Call]:
-    """Return each call as PyTorch decomposes it in a program of these calls. Raise _Whole."""
+    """Return each call as PyTorch decomposes it in a program of these calls. Raise MustDecomposeWhole."""
     if not requests:
         return {}
     torch = find_torch()
@@ -319,14 +189,13 @@ def _decomposed_calls(
         results.append(_items(graph, call, value) if isinstance(value, tuple | list) else call)
     flat = [r for result in results for r in as_list(result)]
     graph.output(tuple(flat))
-    small = _program_of(graph, values, flat, program)
     try:
         with torch.no_grad(), no_warnings():
-            small = small.run_decompositions(table)
+            small = _program_of(graph, values, flat, program).run_decompositions(table)
     except Exception as error:  # decomposing the whole program reports it
-        raise _Whole from error
+        raise MustDecomposeWhole from error
     if any(s.kind.name != "USER_OUTPUT" for s in small.graph_signature.output_specs):
-        raise _Whole  # an op writes to its operands although its schema denies it, such as batch_norm in training
+        raise MustDecomposeWhole  # an op writes to its operands although its schema denies it, such as batch_norm in training
     inputs = [n for n in small.graph.nodes if n.op == "placeholder"]
     outputs = iter(next(n for n in small.graph.nodes if n.op == "output").args[0])
     inputs_of = dict(zip(operands, inputs, strict=True))
@@ -335,7 +204,7 @@ def _decomposed_calls(
         own = [inputs_of[k, operand] for operand in node.all_input_nodes]
         returned = [next(outputs) for _ in results[k]] if isinstance(results[k], list) else next(outputs)
         if not all(map(_same_type, as_list(returned), as_list(node.meta["val"]))):
-            raise _Whole
+            raise MustDecomposeWhole
         calls[key] = _Call(own, returned, _between(own, returned), key[1])
     return calls
 
@@ -343,11 +212,11 @@ def _decomposed_calls(
 def _same_type(result: Any, tensor: Any) -> bool:
     """Return whether a node has the shape and dtype of a tensor."""
     value: Any = getattr(result, "meta", {}).get("val")
-    return _is_static(value) and value.shape == tensor.shape and value.dtype is tensor.dtype
+    return is_static(value) and value.shape == tensor.shape and value.dtype is tensor.dtype
 
 
 def _between(operands: list[Any], results: Any) -> list[Any]:
-    """Return the nodes that compute results from operands, in order. Raise _Whole."""
+    """Return the nodes that compute results from operands, in order. Raise MustDecomposeWhole."""
     found: set[Any] = set()
     pending = as_list(results)
     while pending:
@@ -355,7 +224,7 @@ def _between(operands: list[Any], results: Any) -> list[Any]:
         if node in found or node in operands:
             continue
         if getattr(node, "op", "") != "call_function":
-            raise _Whole
+            raise MustDecomposeWhole
         found.add(node)
         pending.extend(node.all_input_nodes)
     return [n for n in next(iter(found)).graph.nodes if n in found] if found else []
@@ -421,7 +290,7 @@ def _program_of(graph: Any, values: list[Any], results: list[Any], program: Any)
 def _assembled(
     nodes: Iterable[Any], targets: Mapping[Any, Any], keys: Mapping[Any, Any], calls: Mapping[Any, _Call]
 ) -> Any:
-    """Return the graph: nodes that stay, and copies of calls as they are decomposed, without what nothing reads. Raise _Whole."""
+    """Return the graph: nodes that stay, and copies of calls as they are decomposed, without what nothing reads. Raise MustDecomposeWhole."""
     torch = find_torch()
     graph, values = torch.fx.Graph(), {}
     for node in nodes:
@@ -446,7 +315,7 @@ def _assembled(
             )
         elif node in targets:
             _copy(graph, node, targets[node], values, node.meta)
-        elif not _asserts(node):
+        elif not asserts(node):
             values[node] = values[node.args[0]]
     for node in reversed(list(graph.nodes)):
         if node.op == "call_function" and not node.users and not node.is_impure():

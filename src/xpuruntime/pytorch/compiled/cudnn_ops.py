@@ -1,6 +1,6 @@
 """Ops of compiled graphs: a batch norm of images in training with the ReLU after it and an addition before it, a max pool, and their gradients.
 
-Graphs receive them after PyTorch's autograd, so they have none. On CUDA cuDNN computes them, on a CPU PyTorch's operators do.
+cuDNN computes them, on CUDA. Graphs receive them after PyTorch's autograd, so they have none.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F  # noqa: N812  - PyTorch's own abbreviation
 from torch import Tensor
 
 from ...decisions import Support
@@ -86,48 +85,10 @@ def _images(x: Tensor) -> Tensor:
     return x.contiguous(memory_format=_LAST)
 
 
-def _forward_on_cpu(
-    x: Tensor,
-    addend: Tensor | None,
-    weight: Tensor,
-    bias: Tensor,
-    running_mean: Tensor,
-    running_var: Tensor,
-    momentum: float,
-    eps: float,
-) -> list[Tensor]:
-    y, mean, root = torch.native_batch_norm(
-        x.float(), weight, bias, running_mean, running_var, True, momentum, eps
-    )
-    y = torch.relu(y if addend is None else y + addend).to(x.dtype)
-    return [_images(y), mean, root, x.new_empty(0, dtype=torch.uint8)]
-
-
-def _backward_on_cpu(
-    grad: Tensor,
-    x: Tensor,
-    y: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    mean: Tensor,
-    root: Tensor,
-    reserve: Tensor,
-    eps: float,
-    has_addend: bool,
-) -> list[Tensor]:
-    grad = torch.where(y <= 0, 0.0, grad.float())
-    wanted = [True, True, True]
-    parts = torch.ops.aten.native_batch_norm_backward(
-        grad, x.float(), weight, None, None, mean, root, True, eps, wanted
-    )
-    gradients = [_images(parts[0].to(x.dtype)), parts[1], parts[2]]
-    return [*gradients, _images(grad.to(x.dtype))] if has_addend else gradients
-
-
 def _forward_shapes(
     x: Tensor, addend: Tensor | None, weight: Tensor, bias: Tensor, *_: object
 ) -> list[Tensor]:
-    reserve = reserved_bytes(x.shape, addend is not None, x.device) if x.device.type == "cuda" else 0
+    reserve = reserved_bytes(x.shape, addend is not None, x.device)
     y = torch.empty_like(x, memory_format=_LAST)
     return [y, torch.empty_like(weight), torch.empty_like(weight), x.new_empty(reserve, dtype=torch.uint8)]
 
@@ -166,29 +127,17 @@ def _pool_backward(grad: Tensor, x: Tensor, y: Tensor, window: Sequence[int]) ->
     return pools.max_pool_backward(grad, x, y, pools.window_of(window))
 
 
-def _pool_on_cpu(x: Tensor, window: Sequence[int]) -> Tensor:
-    return _images(F.max_pool2d(x, window[:2], window[4:], window[2:4]))
-
-
-def _pool_backward_on_cpu(grad: Tensor, x: Tensor, y: Tensor, window: Sequence[int]) -> Tensor:
-    sizes = (list(window[:2]), list(window[4:]), list(window[2:4]))
-    _, places = torch.ops.aten.max_pool2d_with_indices(x, *sizes)
-    dx = torch.ops.aten.max_pool2d_with_indices_backward(grad, x, *sizes, [1, 1], False, places)
-    return _images(dx)
-
-
 def _pool_gradient_shape(grad: Tensor, x: Tensor, *_: object) -> Tensor:
     return torch.empty_like(x, memory_format=_LAST)
 
 
-for _name, _cuda, _cpu, _fake in (
-    ("batch_norm_relu", _forward, _forward_on_cpu, _forward_shapes),
-    ("batch_norm_relu_backward", _backward, _backward_on_cpu, _backward_shapes),
-    ("max_pool_image", _pool, _pool_on_cpu, _pooled),
-    ("max_pool_image_backward", _pool_backward, _pool_backward_on_cpu, _pool_gradient_shape),
+for _name, _compute, _fake in (
+    ("batch_norm_relu", _forward, _forward_shapes),
+    ("batch_norm_relu_backward", _backward, _backward_shapes),
+    ("max_pool_image", _pool, _pooled),
+    ("max_pool_image_backward", _pool_backward, _pool_gradient_shape),
 ):
-    _library.impl(_name, _cuda, "CUDA")
-    _library.impl(_name, _cpu, "CPU")
+    _library.impl(_name, _compute, "CUDA")
     torch.library.register_fake(f"{LIBRARY}::{_name}", _fake, lib=_library)
 NORM_RELU = torch.ops.xpuruntime.batch_norm_relu.default
 """(x, addend or None, weight, bias, running mean, running variance, momentum, eps) -> y, mean, 1 / std, reserve. It writes the running statistics."""

@@ -60,6 +60,7 @@ def forward_and_backward(
             if _bytes(group) <= largest:
                 kept += group
         keep_statistics(joint, frozenset(kept))
+        kept += _of_old_values(joint)
         for node in kept:
             node.meta.setdefault("recompute", CheckpointPolicy.MUST_SAVE)
     relaxed = {"ban_recompute_not_in_allowlist": False, "ban_recompute_materialized_backward": False}
@@ -74,6 +75,27 @@ def forward_and_backward(
             seen.add(memory)
             saved[node.name] = _bytes([node])
     return forward, backward
+
+
+def _of_old_values(joint: GraphModule) -> list[Node]:
+    """Return what the graph computes from inputs to which it writes later: backward cannot compute it again.
+
+    Versions of PyTorch that do not describe the inputs and outputs of joint graphs return nothing.
+    """
+    (out,) = (n for n in joint.graph.nodes if n.op == "output")
+    written = [getattr(d, "mutated_input", None) for d in out.meta.get("desc") or ()]
+    pending = [
+        n
+        for n in joint.graph.nodes
+        if n.op == "placeholder" and n.meta.get("desc") in written and "desc" in n.meta
+    ]
+    found: list[Node] = []
+    while pending:
+        for user in pending.pop().users:
+            is_view = isinstance(user.target, torch._ops.OpOverload) and user.target.is_view
+            if user.op == "call_function":
+                (pending if is_view else found).append(user)
+    return found
 
 
 def _packet(node: Node) -> Any:

@@ -21,6 +21,10 @@ __all__ = ["can_run", "norm_relu", "norm_relu_backward", "reserved_bytes"]
 
 _PERSISTENT = 2  # cudnnBatchNormMode_t
 _WITH_RELU, _WITH_ADDEND_AND_RELU = 1, 2  # cudnnBatchNormOps_t
+_CHANNELS = 4
+"""cuDNN's norm with a ReLU takes multiples of this many channels."""
+_IMAGES = 880801
+"""Maximum images of a batch, as PyTorch limits its own calls of cuDNN's norm in training."""
 _RELU, _KEEP_NAN = 1, 1  # cudnnActivationMode_t, cudnnNanPropagation_t
 
 
@@ -39,7 +43,8 @@ class _NormPlan:
 
 def can_run(shape: Sequence[int], has_addend: bool, device: torch.device) -> bool:
     """Return True if cuDNN computes the norm of float16 images [n, c, h, w] with its ReLU."""
-    return library.can_run(lambda: _plan(tuple(shape), has_addend, device.index or 0), shape)
+    accepts = library.can_run(lambda: _plan(tuple(shape), has_addend, device.index or 0), shape)
+    return accepts and shape[1] % _CHANNELS == 0 and shape[0] <= _IMAGES
 
 
 def reserved_bytes(shape: Sequence[int], has_addend: bool, device: torch.device) -> int:

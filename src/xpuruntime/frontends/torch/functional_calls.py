@@ -1,0 +1,145 @@
+"""The op that each node of an ExportedProgram calls, with functional ones for ops that write in place where nobody else sees the write."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from .export import find_torch
+from .nodes import as_list
+
+__all__ = ["PLAIN_TENSORS", "MustDecomposeWhole", "asserts", "functional_targets", "is_static"]
+
+_IN_PLACE = frozenset((
+    "abs_", "add_", "celu_", "clamp_", "clamp_max_", "clamp_min_", "cos_", "div_", "elu_", "erf_", "exp_", "hardsigmoid_", "hardswish_", "hardtanh_",
+    "leaky_relu_", "log_", "mish_", "mul_", "neg_", "reciprocal_", "relu_", "rsqrt_", "selu_", "sigmoid_", "silu_", "sin_", "sqrt_", "sub_", "tanh_",
+))  # fmt: skip
+"""Elementwise ops that write to their first argument and return what the op without the underscore returns."""
+_IN_PLACE_INTEGERS = frozenset({"add_", "mul_", "sub_"})
+"""Those of integers and truth values."""
+PLAIN_TENSORS = ("Tensor", "Parameter", "Buffer", "FakeTensor")
+"""Classes of tensors. PyTorch replaces other ones by their parts."""
+
+
+class MustDecomposeWhole(Exception):
+    """The program must be decomposed as a whole."""
+
+
+def functional_targets(nodes: Iterable[Any]) -> dict[Any, Any]:
+    """Return the op without side effects that each node calls, but for getitem and assertions. Raise MustDecomposeWhole."""
+    torch = find_torch()
+    targets: dict[Any, Any] = {}
+    position: dict[Any, int] = {}
+    for i, node in enumerate(nodes):
+        position[node] = i
+        if node.op in ("placeholder", "output") or node.target is operator.getitem or asserts(node):
+            continue
+        if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
+            raise MustDecomposeWhole
+        if _returns_operand(node):
+            continue
+        if node.meta.get("unbacked_bindings") or not all(map(is_static, as_list(node.meta.get("val")))):
+            raise MustDecomposeWhole
+        targets[node] = node.target
+    memory = _MemoryUses(position)
+    for node, target in targets.items():
+        if target._schema.is_mutable:
+            memory.check_write(node)
+            targets[node] = _without_write(node)
+    return targets
+
+
+def _returns_operand(node: Any) -> bool:
+    """Return whether a call that writes in place writes nothing."""
+    name = str(node.target)
+    return name == "aten.detach_.default" or (
+        name == "aten.dropout_.default" and len(node.args) == 3 and node.args[2] is False
+    )
+
+
+def asserts(node: Any) -> bool:
+    """Return whether a node only checks a value."""
+    return str(node.target).startswith("aten._assert_")
+
+
+def is_static(value: Any) -> bool:
+    """Return whether it is a plain dense tensor whose sizes are numbers."""
+    torch = find_torch()
+    if type(value).__name__ not in PLAIN_TENSORS or value.layout is not torch.strided:
+        return False
+    return all(type(size) is int for size in (*value.shape, *value.stride(), value.storage_offset()))
+
+
+class _MemoryUses:
+    """The nodes that share memory, by the storages of the tensors that they were traced with, and the order of nodes."""
+
+    def __init__(self, position: Mapping[Any, int]) -> None:
+        torch = find_torch()
+        self.position = position
+        self.is_known = all(map(_shares_as_declared, position))
+        self.sharing: dict[int, list[Any]] = {}
+        for node in position:
+            for tensor in as_list(node.meta.get("val")):
+                if isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided:
+                    self.sharing.setdefault(_storage(tensor), []).append(node)
+
+    def check_write(self, node: Any) -> None:
+        """Raise MustDecomposeWhole if memory that the node writes to is an input's, or is read later under the name of an earlier node.
+
+        A program that was saved and loaded has a storage of its own for each node, which does not tell.
+        """
+        if not self.is_known:
+            raise MustDecomposeWhole
+        for other in self.sharing[_storage(node.args[0].meta["val"])]:
+            earlier = self.position[other] < self.position[node]
+            if other.op == "placeholder" or (
+                earlier and any(self.position[u] > self.position[node] for u in other.users)
+            ):
+                raise MustDecomposeWhole
+
+
+def _shares_as_declared(node: Any) -> bool:
+    """Return whether a node's results share memory with the operands that its op returns or returns views of."""
+    torch = find_torch()
+    if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
+        return True
+    if not any(r.alias_info is not None for r in node.target._schema.returns):
+        return True
+    operands = {
+        _storage(v)
+        for n in node.all_input_nodes
+        for v in as_list(n.meta.get("val"))
+        if isinstance(v, torch.Tensor)
+    }
+    return all(_storage(v) in operands for v in as_list(node.meta.get("val")) if isinstance(v, torch.Tensor))
+
+
+def _storage(tensor: Any) -> int:
+    return int(tensor.untyped_storage()._cdata)
+
+
+def _without_write(node: Any) -> Any:
+    """Return the op that returns what the node's op writes. Raise MustDecomposeWhole without an exact one."""
+    torch = find_torch()
+    packet, overload = node.target._schema.name.removeprefix("aten::"), node.target._overloadname
+    written = node.args[0].meta["val"]
+    operands = [a.meta["val"] for a in node.all_input_nodes]
+    if packet not in (_IN_PLACE if written.is_floating_point() else _IN_PLACE_INTEGERS) or not _is_dense(
+        written
+    ):
+        raise MustDecomposeWhole
+    if not all(isinstance(o, torch.Tensor) and o.dtype is written.dtype for o in operands):
+        raise MustDecomposeWhole
+    target = getattr(getattr(torch.ops.aten, packet[:-1]), overload, None)
+    names = [[a.name for a in t._schema.arguments] for t in (node.target, target) if t is not None]
+    if len(names) != 2 or names[0] != names[1]:
+        raise MustDecomposeWhole
+    return target
+
+
+def _is_dense(tensor: Any) -> bool:
+    torch = find_torch()
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    other = formats.get(tensor.dim())
+    return tensor.is_contiguous() or (other is not None and tensor.is_contiguous(memory_format=other))
