@@ -9,7 +9,7 @@ import torch
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from xpuruntime.compiler import compile
+from xpuruntime.compiler import compile as compile_program
 from xpuruntime.frontends.torch.fx_module import import_fx
 from xpuruntime.kernels.cuda.matmul import libraries
 from xpuruntime.pytorch.compiled.gradient_sums import gradient_sums
@@ -86,14 +86,14 @@ def test_the_product_adds_the_other_gradient(size: tuple[int, ...], first: bool,
 
 
 def test_infinities_and_nan_arrive() -> None:
-    module, operands = graph_of(), []
+    module = graph_of()
     gradient_sums(module)
-    for node in module.graph.nodes:
-        if node.op == "placeholder":
-            operands.append(torch.ones(node.meta["val"].shape).half().to(memory_format=_LAST))
+    shapes = [n.meta["val"].shape for n in module.graph.nodes if n.op == "placeholder"]
+    operands = [torch.ones(shape).half().to(memory_format=_LAST) for shape in shapes]
     operands[0][0, 0, 0, 0], operands[3][1, 2, 3, 4] = torch.inf, torch.nan
     got = module(*operands)[0]
-    assert torch.isinf(got[0, :, 0, 0]).all() and int(torch.isinf(got).sum()) == 6
+    assert torch.isinf(got[0, :, 0, 0]).all()
+    assert int(torch.isinf(got).sum()) == 6
     assert int(torch.isnan(got).sum()) == 1
 
 
@@ -150,6 +150,6 @@ def test_a_program_computes_the_sum_in_one_call(monkeypatch: pytest.MonkeyPatch)
     left = {n.name: "" for n in module.graph.nodes if "convolution" in f"{n.name}{n.args}"}
     whole, (region,) = divided(module, left)
     graph = import_fx(whole.get_submodule(region), "sum")
-    (call,) = compile(graph, target="cuda:h100-sxm").entries[0].plans[0].calls[-1:]
+    (call,) = compile_program(graph, target="cuda:h100-sxm").entries[0].plans[0].calls[-1:]
     assert call.kernel == "matmul/cublasLt"
     assert call.options["residual"]
