@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -153,3 +154,55 @@ def test_a_program_computes_the_sum_in_one_call(monkeypatch: pytest.MonkeyPatch)
     (call,) = compile_program(graph, target="cuda:h100-sxm").entries[0].plans[0].calls[-1:]
     assert call.kernel == "matmul/cublasLt"
     assert call.options["residual"]
+
+
+class Block(torch.nn.Module):
+    """A residual block with 1 by 1 convolutions."""
+
+    def __init__(self, channels: int, inner: int, out: int) -> None:
+        super().__init__()
+        sizes = [(channels, inner, 1), (inner, inner, 3), (inner, out, 1)]
+        self.convs = torch.nn.ModuleList(
+            torch.nn.Conv2d(a, b, k, padding=k // 2, bias=False) for a, b, k in sizes
+        )
+        self.norms = torch.nn.ModuleList(torch.nn.BatchNorm2d(b) for _, b, _ in sizes)
+        self.across = torch.nn.Conv2d(channels, out, 1) if channels != out else torch.nn.Identity()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the block's result."""
+        y = x
+        for conv, norm in zip(self.convs[:2], self.norms[:2], strict=True):
+            y = torch.relu(norm(conv(y)))
+        return torch.relu(self.norms[2](self.convs[2](y)) + self.across(x))
+
+
+def gradients(net: torch.nn.Module, run: Any, x: torch.Tensor, dtype: torch.dtype) -> list[torch.Tensor]:
+    with torch.autocast("cuda", dtype=dtype, enabled=dtype is not torch.float64):
+        loss = (run(x).to(torch.promote_types(dtype, torch.float32)) * 0.1).square().mean()
+    loss.backward()
+    return [p.grad.double() for p in net.parameters()]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch has no CUDA device")
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_network_on_cuda_trains_with_gradients_near_float64(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replaced: list[Any] = []
+    real = gradient_sums.__globals__["_replace"]
+    monkeypatch.setitem(gradient_sums.__globals__, "_replace", lambda *a: (replaced.append(a), real(*a)))
+    torch.manual_seed(0)
+    sizes = [(12, 8, 32), (32, 8, 32), (32, 16, 32), (32, 8, 20)]
+    net = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 12, 3), torch.nn.MaxPool2d(3, 2, 1), *(Block(*s) for s in sizes)
+    ).cuda()
+    x = torch.randn(4, 3, 21, 17, device="cuda")
+    nets = [copy.deepcopy(net) for _ in range(3)]
+    exact = gradients(nets[0].double(), nets[0], x.double(), torch.float64)
+    eager = gradients(nets[1], nets[1], x, dtype)
+    ours = gradients(nets[2], torch.compile(nets[2], backend="xpuruntime"), x, dtype)
+    assert len(replaced) == len(sizes)
+    for wanted, theirs, got in zip(exact, eager, ours, strict=True):
+        error = (got - wanted).norm()
+        assert error <= 2 * (theirs - wanted).norm() + 1e-3 * wanted.norm()

@@ -110,7 +110,7 @@ def _places(values: Array) -> Array:
     """Return the place of the first maximum along the last axis, or that of the last NaN."""
     nan = values != values
     last_nan = values.shape[-1] - 1 - np.argmax(nan[..., ::-1], axis=-1)
-    return np.where(nan.any(axis=-1), last_nan, np.argmax(values, axis=-1))
+    return np.asarray(np.where(nan.any(axis=-1), last_nan, np.argmax(values, axis=-1)))
 
 
 def _flat(coordinates: Sequence[Array], space: Sequence[int], lead: Sequence[int], over: str) -> Array:
