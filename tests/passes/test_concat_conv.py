@@ -154,7 +154,9 @@ def test_swapped_parts_stay() -> None:
     assert run_passes(graph, ["concat_conv"], context=ON) == graph
 
 
-@pytest.mark.parametrize("parts", [[(8, 12, 1, 1)] * 2, [(6, 6, 3, 6), (8, 8, 5, 8)]], ids=["groups", "depthwise"])
+@pytest.mark.parametrize(
+    "parts", [[(8, 12, 1, 1)] * 2, [(6, 6, 3, 6), (8, 8, 5, 8)]], ids=["groups", "depthwise"]
+)
 def test_a_program_for_cuda_computes_them(parts: list[tuple[int, int, int, int]]) -> None:
     graph, feeds = mixed(parts, act="silu", norm=True)
     program = compile_graph(graph, target=cuda_host())

@@ -41,11 +41,7 @@ def run(graph: Graph, context: PassContext | None = None) -> Graph:
             return
         members = (*layers, cat)
         small = _is_grouped(graph, layers) and _flops(graph, layers) <= _MAX_FLOPS
-        if (
-            small
-            and context.may_fuse(graph, members)
-            and context.may_become("convolution", graph, members)
-        ):
+        if small and context.may_fuse(graph, members) and context.may_become("convolution", graph, members):
             _merge(editor, cat, layers)
         else:
             _move_before(editor, graph, cat, layers, known, context)
@@ -129,5 +125,7 @@ def _parts_of(editor: Editor, at: Node, value: Any, layers: list[Node]) -> list[
     """Return the part of an operand per channel for each convolution."""
     if not isinstance(value, str) or at.op != "batch_norm":
         return [value] * len(layers)
-    parts: list[Any] = editor.insert(at, "split", value, outputs=len(layers), sizes=[layer.spec.shape[1] for layer in layers], dim=0)
+    parts: list[Any] = editor.insert(
+        at, "split", value, outputs=len(layers), sizes=[layer.spec.shape[1] for layer in layers], dim=0
+    )
     return list(parts)

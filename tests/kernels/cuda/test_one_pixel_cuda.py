@@ -26,7 +26,9 @@ def attrs_of(x: tuple[int, ...], **attrs: Any) -> dict[str, Any]:
     return {"stride": [1] * n, "padding": [0] * n, "dilation": [1] * n} | attrs
 
 
-def run(x: Any, w: Any, *more: Any, dtype: str = "float16", act: str = "", innermost: bool = True, **attrs: Any) -> Any:
+def run(
+    x: Any, w: Any, *more: Any, dtype: str = "float16", act: str = "", innermost: bool = True, **attrs: Any
+) -> Any:
     operands = [None if s is None else array(s, dtype) for s in (x, w, *more)]
     given = attrs_of(x, **attrs) | ({"act": act} if act else {})
     op = "fused_convolution" if act else "convolution"
@@ -79,7 +81,9 @@ def test_infinite_and_undefined_values() -> None:
     ],
 )
 def test_what_it_does_not_support(x: Any, w: Any, innermost: bool, more: dict[str, Any]) -> None:
-    graph, _, known = one_node("convolution", [array(x, "float16"), array(w, "float16")], "1", **attrs_of(x, **more))
+    graph, _, known = one_node(
+        "convolution", [array(x, "float16"), array(w, "float16")], "1", **attrs_of(x, **more)
+    )
     answer = OnePixel().supports(call_of(graph, known, innermost), cuda_target("cuda:sm_90"))
     assert not answer and answer.reason
 
@@ -87,7 +91,11 @@ def test_what_it_does_not_support(x: Any, w: Any, innermost: bool, more: dict[st
 def test_it_precedes_cudnn_in_16_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(libraries, "installed", lambda library: True)
     target = cuda_target("cuda:sm_90")
-    for dtype, first in {"float16": "conv/gemv", "bfloat16": "conv/gemv", "float32": "conv/implicit_gemm"}.items():
+    for dtype, first in {
+        "float16": "conv/gemv",
+        "bfloat16": "conv/gemv",
+        "float32": "conv/implicit_gemm",
+    }.items():
         operands = [array(s, dtype) for s in ((1, 64, 1, 1), (16, 64, 1, 1))]
         graph, _, known = one_node("convolution", operands, "1", **attrs_of((1, 64, 1, 1)))
         assert next(k.name for k, s in offers(call_of(graph, known, True), target) if s) == first

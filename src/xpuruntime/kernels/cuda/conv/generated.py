@@ -305,6 +305,10 @@ class CudnnConv(Kernel):
             return no("the residual must have the result's shape and strides")
         return answer
 
+    def view_alignment(self, call: NodeCall, target: CodegenTarget) -> int | None:
+        """Return that of the target for filters of one tap. Engines for larger filters may need dense images."""
+        return target.place_alignment if ConvShape.of(call).taps == 1 else None
+
     def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
         """Lower the call to one library call."""
         s = ConvShape.of(call)
