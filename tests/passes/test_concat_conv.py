@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.native import run_native
+
 from xpuruntime import ir
 from xpuruntime.compiler import compile as compile_graph
 from xpuruntime.ir import interp
@@ -86,7 +87,9 @@ def rewritten(graph: ir.Graph, feeds: dict[str, np.ndarray], exact: bool = True)
 )
 def test_equal_parts_become_groups(parts: list[tuple[int, int, int, int]], bias: bool) -> None:
     ops = rewritten(*mixed(parts, bias=bias))
-    assert ops["convolution"] == 1 and not ops["split"] and ops["cat"] == 1 + bias
+    assert ops["convolution"] == 1
+    assert not ops["split"]
+    assert ops["cat"] == 1 + bias
 
 
 def test_infinite_inputs_reach_their_own_group_alone() -> None:
