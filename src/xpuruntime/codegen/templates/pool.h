@@ -144,7 +144,7 @@ INLINE void pixel_and_place(const Shape &s, const S *x, const Range (&r)[3], con
             for (int64_t t = 0; t < r[2].count; t++) {
                 const int64_t d = r[0].from + z * r[0].step, e = r[1].from + h * r[1].step, f = r[2].from + t * r[2].step;
                 const V v = ::load<L>(x + d * s.x[2] + e * s.x[3] + f * s.x[4]);
-                const auto better = (v > best) | ((v != v) & (best == best));
+                const auto better = (v > best) | (v != v);  // of NaNs the last one
                 best = select(better, v, best);
                 at = select(better, splat<I>(number(d, e, f)), at);
             }

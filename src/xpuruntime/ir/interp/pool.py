@@ -86,14 +86,14 @@ def max_pool(
     ceil_mode: bool,
     indices_over: str,
 ) -> tuple[Array, Array]:
-    """Return the maximum of each window (NaN if it has one) and the index of its first occurrence, never in the padding."""
+    """Return the maximum of each window (NaN if it has one) and the index of its first occurrence (of NaN the last), never in the padding."""
     w = windows_of(x, kernel_size, stride, padding, dilation, ceil_mode)
     bottom = lowest(x.dtype)
     lead = x.shape[: x.ndim - w.n]
     count = int(np.prod(w.kernel))
     values = w.view(x, bottom).reshape(*lead, *w.size, count)
     real = w.view(np.ones(w.space, bool), False).reshape(*w.size, count)
-    best = np.argmax(values, axis=-1)
+    best = _places(values)
     top = np.take_along_axis(values, best[..., None], -1)[..., 0]
     best = np.where(top == bottom, np.argmax(real, axis=-1), best)  # the padding is equally low
     within = np.unravel_index(best, w.kernel)
@@ -104,6 +104,13 @@ def max_pool(
         for i in range(w.n)
     ]
     return top, _flat(coordinates, w.space, lead, indices_over)
+
+
+def _places(values: Array) -> Array:
+    """Return the place of the first maximum along the last axis, or that of the last NaN."""
+    nan = values != values
+    last_nan = values.shape[-1] - 1 - np.argmax(nan[..., ::-1], axis=-1)
+    return np.asarray(np.where(nan.any(axis=-1), last_nan, np.argmax(values, axis=-1)))
 
 
 def _flat(coordinates: Sequence[Array], space: Sequence[int], lead: Sequence[int], over: str) -> Array:
@@ -152,7 +159,7 @@ def adaptive_max_pool(x: Array, *, output_size: Sequence[int]) -> tuple[Array, A
     for position, box in _boxes(x, output_size):
         part = x[last([slice(a, b) for a, b in box])]
         flat = part.reshape(*lead, -1)
-        best = np.argmax(flat, axis=-1)
+        best = _places(flat)
         y[last(position)] = np.take_along_axis(flat, best[..., None], -1)[..., 0]
         within = np.unravel_index(best, part.shape[part.ndim - n :])
         indices[last(position)] = _flat(

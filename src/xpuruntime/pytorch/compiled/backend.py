@@ -88,7 +88,7 @@ def xpuruntime_backend(
         bw_compiler=compiler(BACKWARD),
         inference_compiler=compiler("inference"),
         decompositions=_decompositions(whole_operators(_device(example_inputs), demand)),
-        partition_fn=functools.partial(forward_and_backward, saved, not demand.names("pool")),
+        partition_fn=functools.partial(forward_and_backward, saved, demand),
     )
     return backend(module, example_inputs)
 
