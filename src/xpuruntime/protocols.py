@@ -109,7 +109,7 @@ class ModelSource:
     """A checked model, ready for an engine to read.
 
     format:    ``onnx``, ``openvino-ir``, ``tensorrt-plan``, ``graph`` (a PyTorch module in the IR: ``graph`` holds it and its weights by name), or ``program`` (``graph`` is the
-               CompiledProgram).
+               CompiledProgram). A module that was written as ONNX keeps its ``graph``.
     path:      the model's file, if it has one (external data is next to it); otherwise ``data`` holds its bytes.
     digest:    sha256 over everything that affects the result: the file, its external data, its weights file.
     precision: the model's own floating-point precision: the float type of most weight elements; without float

@@ -254,3 +254,27 @@ def test_a_mask_that_is_broadcast_runs_on_onnxruntime(sizes: tuple[int, ...], bo
         mask[..., 0] = True  # a row without any key is NaN in PyTorch
     with xrt.InferenceSession(Attend(), example_inputs=(q, k, mask), engine="onnxruntime") as session:
         torch.testing.assert_close(session.run([q, k, mask])["output"], Attend()(q, k, mask))
+
+
+BOOLEANS = [
+    ("bitwise_not", "x", {}), ("bitwise_and", "xy", {}), ("bitwise_or", "xy", {}), ("bitwise_xor", "xy", {}), ("maximum", "xy", {}),
+    ("minimum", "xy", {}), ("lt", "xy", {}), ("le", "xy", {}), ("gt", "xy", {}), ("ge", "xy", {}), ("where", "xyx", {}), ("sign", "x", {}),
+    ("amax", "x", {"dim": [1]}), ("amin", "x", {"dim": [0]}), ("max", "x", {"dim": 1}), ("min", "x", {"dim": 0}),
+    ("sort", "x", {"dim": 1, "descending": True}), ("topk", "x", {"k": 1, "dim": 1}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("op", "operands", "attrs"), BOOLEANS, ids=[row[0] for row in BOOLEANS])
+def test_booleans_have_ops_that_onnx_has_for_numbers_only(op: str, operands: str, attrs: dict) -> None:
+    b = ir.GraphBuilder("g")
+    b.input("x", "bool[2, 2]")
+    b.input("y", "bool[2, 2]")
+    made = b.call(op, *operands, **attrs)
+    for i, name in enumerate([made] if isinstance(made, str) else made[:1]):
+        b.output(f"y{i}", name)
+    graph = b.build()
+    feeds = {"x": np.array([[True, False], [True, False]]), "y": np.array([[True, True], [False, False]])}
+    want = list(interp.run(graph, feeds).values())
+    for mine, theirs in zip(on_ort(to_onnx(graph), feeds), want, strict=True):
+        assert mine.dtype == theirs.dtype
+        np.testing.assert_array_equal(mine, theirs)

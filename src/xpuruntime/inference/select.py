@@ -146,7 +146,7 @@ def _first(
     """Return the first candidate that loads."""
     rejected: list[Candidate] = []
     for i, candidate in enumerate(candidates):
-        outcome = attempt(model, candidate, store)
+        outcome = _opened(model, candidate, store)
         if isinstance(outcome, Candidate):
             rejected.append(outcome)
             continue
@@ -163,6 +163,14 @@ def _first(
             rejected += _not_requested(request)
         return outcome, Decision("engine", model.name, head, tuple(rejected))
     return None, Decision("engine", model.name, None, (*rejected, *_not_requested(request)))
+
+
+def _opened(model: ModelSource, candidate: EngineCandidate, store: Store) -> LoadedEngine | Candidate:
+    """Load a candidate. The outputs of a PyTorch module are compared on any engine, because we write its ONNX form."""
+    outcome = attempt(model, candidate, store)
+    if model.format == "graph" and isinstance(outcome, LoadedEngine):
+        return checked(outcome, store)
+    return outcome
 
 
 def _fallbacks(request: SessionRequest, candidates: Sequence[EngineCandidate]) -> list[EngineCandidate]:
@@ -194,7 +202,7 @@ def _fall_back(
     """Return the first fallback that loads. The user's request, with the reason against it, stays first among the rejected."""
     rejected = [c for c in failed.rejected if c.code is not Reason.NOT_REQUESTED]
     for candidate in fallback:
-        outcome = attempt(model, candidate, store)
+        outcome = _opened(model, candidate, store)
         if isinstance(outcome, LoadedEngine):
             first = rejected[0].name if rejected else "the request"
             text = f"allow_fallback names {candidate.device}, and {first} cannot be had"

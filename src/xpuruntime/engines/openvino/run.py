@@ -54,8 +54,7 @@ class OpenVinoExecutable(Stoppable, Bindable, ReportsFallbacks):
         self._is_closed = False
         self.generation = 0
         self._open_shapes = any(not isinstance(d, int) for s in model.inputs for d in s.shape)
-        order = [_port(compiled.inputs, s, i) for i, s in enumerate(model.inputs)]
-        self._feed = list(zip(order, model.inputs, strict=True))
+        self._feed = _read(compiled.inputs, model.inputs)
         self._take = [(_port(compiled.outputs, s, i), s.dtype) for i, s in enumerate(model.outputs)]
         self._narrowed = [s for s in model.inputs if s.dtype in _NARROWED]
         self._alone = request.threads == 1
@@ -270,6 +269,14 @@ def _imported(blob: bytes | memoryview, device: str, config: Mapping[str, Any]) 
         with contextlib.suppress(TypeError):
             return core().import_model(tensor, device, config)
     return core().import_model(bytes(blob), device, config)
+
+
+def _read(ports: Any, inputs: Sequence[TensorSpec]) -> list[tuple[int, TensorSpec]]:
+    """Return the port of each input that OpenVINO reads. It has no port for an input that nothing uses."""
+    names = {name: i for i, port in enumerate(ports) for name in port.get_names()}
+    if len(ports) == len(inputs):
+        return [(names.get(spec.name, i), spec) for i, spec in enumerate(inputs)]
+    return [(names[spec.name], spec) for spec in inputs if spec.name in names]
 
 
 def _port(ports: Any, spec: TensorSpec, index: int) -> int:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ...errors import EngineUnavailable, InputError, ModelError
+from .encoder_padding import padding_as_in_eval
 
 __all__ = ["error_source", "exported", "find_torch", "first_lines", "no_warnings", "shapes_by_argument"]
 
@@ -80,9 +81,9 @@ def exported(model: Any, example_inputs: Any, dynamic_shapes: Any, who: str) -> 
     torch = find_torch()
     args, kwargs = _arguments(example_inputs, who)
     shapes = _named_dims(dynamic_shapes, {})
-    args, kwargs = _without_ones(args, kwargs, shapes, model)
+    args, kwargs = _each_its_own(_without_ones(args, kwargs, shapes, model))
     try:
-        with torch.no_grad(), no_warnings():
+        with torch.no_grad(), no_warnings(), padding_as_in_eval(torch, model):
             return torch.export.export(model, args, kwargs, dynamic_shapes=shapes, strict=False)
     except Exception as error:  # PyTorch raises many classes, most of them its own RuntimeErrors
         text = str(error).strip() or type(error).__name__
@@ -96,6 +97,15 @@ def exported(model: Any, example_inputs: Any, dynamic_shapes: Any, who: str) -> 
         if "branches" in problem:
             text, do = _branch(error, text), next((_CALLS[f] for f in _functions(error)), do)
         raise ModelError(who, problem, got=first_lines(text), do=do) from error
+
+
+def _each_its_own(arguments: Any) -> Any:
+    """Return arguments whose tensors are different objects.
+
+    ``torch.export`` takes a tensor that is passed twice, or that is a buffer of the module, for one input: the other is not read.
+    """
+    torch = find_torch()
+    return torch.utils._pytree.tree_map(lambda v: v.detach() if torch.is_tensor(v) else v, arguments)
 
 
 def first_lines(text: str, count: int = 6) -> str:

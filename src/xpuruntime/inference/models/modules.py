@@ -6,6 +6,7 @@ import hashlib
 import sys
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from ...errors import InputError, ModelError
@@ -130,4 +131,5 @@ def _written(model: ModelSource) -> ModelSource:
             got=", ".join(s.name for s in graph.states),
             do="Use engine='native'.",
         )
-    return open_model(to_onnx(graph, weights), name=model.name)
+    # The graph stays with it, as the source of references that do not depend on how it was written.
+    return replace(open_model(to_onnx(graph, weights), name=model.name), graph=model.graph)

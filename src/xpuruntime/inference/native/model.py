@@ -14,7 +14,7 @@ from ...ir.ops.control import CONTROL
 from ...protocols import Array, ModelSource
 from ..models.digests import kept_by_digest
 
-__all__ = ["NativeModel", "is_settled", "native_model", "sized_model"]
+__all__ = ["NativeModel", "is_settled", "native_model", "original_model", "sized_model"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +62,11 @@ def native_model(model: ModelSource) -> NativeModel:
     if model.format == "graph":
         return NativeModel(*model.graph)
     return _imported(model)
+
+
+def original_model(model: ModelSource) -> NativeModel:
+    """Return the model in the IR as the user gave it: a module that was written as ONNX is not read back. Raises ModelError."""
+    return native_model(model) if model.graph is None else NativeModel(*model.graph)
 
 
 @kept_by_digest

@@ -239,7 +239,7 @@ def checked(loaded: LoadedEngine, store: Store) -> LoadedEngine | Candidate:
     )
     if verdict.wrong:
         loaded.executable.close()
-        return Candidate(candidate.name, Reason.WRONG_RESULT, verdict.text, ADVICE)
+        return Candidate(candidate.name, Reason.WRONG_RESULT, verdict.text, verdict.advice or ADVICE)
     return replace(loaded, verdict=verdict)
 
 

@@ -20,7 +20,7 @@ from ...progress import step
 from ...protocols import Array, ModelSource
 from ...storage.store import Store
 from ...types import DType
-from ..native.model import native_model, sized_model
+from ..native.model import original_model, sized_model
 from .bounded import Inconclusive, bounded_outputs, differ_in_last_places_of_one
 from .conditioning import MARGIN, sensitivity, widened
 from .locate import Located
@@ -39,6 +39,12 @@ _SUSPECT_S = 10.0
 """Additional seconds for the reference's own float64 error once outputs differ unusually: a verdict against a session must be certain."""
 _USUAL = 0.1
 """Share of the tolerance table that correct engines of one precision stay within; four times a smaller distance is no limit."""
+
+_OF_EXPORT = "PyTorch's export of the module has the session's values, so the module computes other values when it is exported"
+_ADVICE_ON_EXPORT = (
+    "Make forward compute the same when it is exported: what it does must not depend on torch.compiler.is_compiling(), "
+    "torch.compiler.is_exporting(), torch.is_grad_enabled() or Python state. self_check='off' accepts the export's values."
+)
 
 _log = logging.getLogger("xpuruntime.session")
 _Result = TypeVar("_Result")
@@ -109,9 +115,10 @@ def _compared(subject: CheckedModel, check: SelfCheck) -> tuple[Verdict, bool]:
     seconds = check.seconds
     deadline = time.perf_counter() + seconds
     try:
-        graph = native_model(subject.model).graph
+        graph = original_model(subject.model).graph
         sizes = bind(graph.input_specs, {n: a.shape for n, a in subject.feeds.items()})
-        graph = sized_model(subject.model, sizes).graph
+        if subject.model.graph is None:
+            graph = sized_model(subject.model, sizes).graph
         work = work_of(graph, sizes)
     except XpuError as error:
         return Verdict.none(f"the model has no form in the IR: {error.what}"), False
@@ -227,12 +234,19 @@ def _against(
     comparisons = _compare(subject, ours, truth, limits)
     if all(c.ok for c in comparisons):
         return _right(reference, subject, comparisons)
-    if isinstance(reference, EngineReference) and differ_in_last_places_of_one(
+    vendors = isinstance(reference, EngineReference) or subject.engine != "native"
+    if vendors and differ_in_last_places_of_one(
         ours, truth, comparisons, bounded_outputs(graph), subject.precision
     ):
-        raise Inconclusive(f"the outputs differ from those of {reference.name} by a few last places of 1")
+        if isinstance(reference, EngineReference):
+            raise Inconclusive(f"the outputs differ from those of {reference.name} by a few last places of 1")
+        text = f"the outputs differ from it on {subject.told} by no more than a few last places of 1"
+        return Verdict(Reason.CHECKED, reference.name, text)
     wrong = next(c for c in comparisons if not c.ok)
     text = f"output {wrong.name!r} disagrees with {reference.name} on {subject.told}: {wrong.reason}"
+    if isinstance(reference, Module) and _agrees_with_export(reference, subject, ours, limits):
+        text += f"; {_OF_EXPORT}"
+        return Verdict(Reason.WRONG_RESULT, reference.name, text, advice=_ADVICE_ON_EXPORT)
     if subject.locate is not None:
         located = _timed("bisection", subject.locate, subject.feeds)
         differing = {c.name for c in comparisons if not c.ok}
@@ -242,6 +256,17 @@ def _against(
             raise Inconclusive(f"{text}, but every value is that of {Interpreter.name}")
         text += f"; {located.text}" if located.text else ""
     return Verdict(Reason.WRONG_RESULT, reference.name, text)
+
+
+def _agrees_with_export(
+    reference: Module, subject: CheckedModel, ours: Sequence[Array], limits: Sequence[float]
+) -> bool:
+    """Return True if the outputs are those of PyTorch's export of the module: no engine is at fault then."""
+    try:
+        exported = _timed("PyTorch's export", reference.as_exported)
+    except Exception:  # then nothing is known about it
+        return False
+    return all(c.ok for c in _compare(subject, ours, exported, limits))
 
 
 def _shapes(arrays: Sequence[Array]) -> list[tuple[int, ...]]:

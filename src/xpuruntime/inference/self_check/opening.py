@@ -48,7 +48,7 @@ def checked_on_opening(
     """
     if model.format == "program":
         return Verdict.none("a compiled program has no reference")
-    key = {"artifact": dict(key), "processor": cpu().model}
+    key = {"artifact": dict(key), "processor": cpu().model, "module": check.module is not None}
     if isinstance(executable, NativeExecutable):
         if executable.only is None:
             if check.word == "off":

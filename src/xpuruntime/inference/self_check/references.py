@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import random
 import sys
 import time
@@ -16,7 +17,7 @@ from ...ir import Graph, Node, interp
 from ...plugins.loader import EnginePlugin
 from ...protocols import Array, Engine, EngineRequest, ModelSource
 from ...targets import DeviceId
-from ..native.model import native_model
+from ..native.model import native_model, original_model
 from .work import GraphCost
 
 __all__ = [
@@ -68,7 +69,7 @@ class Interpreter:
     rounds = False  # it computes every op in float64
 
     def __init__(self, model: ModelSource) -> None:
-        self._model = native_model(model)
+        self._model = original_model(model)
         self._outputs = [s.name for s in model.outputs]
 
     def seconds(self, work: GraphCost) -> float:
@@ -152,7 +153,20 @@ class Module:
             deadline,
         )
 
-    def _run(self, tensors: Mapping[str, Any], arguments: Any, deadline: float) -> list[Array]:
+    def as_exported(self) -> list[Array]:
+        """Return the outputs of PyTorch's export of the module, which may take another branch than the module. Raises any error."""
+        from ...frontends.torch.importer import export_torch
+
+        program = export_torch(self._copy(), self._arguments).program.module()
+        return self._run({}, self._arguments, math.inf, program)
+
+    def _copy(self) -> Any:
+        """Return a copy whose attributes forward may change. Parameters are read-only and therefore shared."""
+        return copy.deepcopy(self._module, {id(p): p for p in self._module.parameters()})
+
+    def _run(
+        self, tensors: Mapping[str, Any], arguments: Any, deadline: float, module: Any = None
+    ) -> list[Array]:
         torch: Any = sys.modules["torch"]
         tree = torch.utils._pytree
 
@@ -162,9 +176,8 @@ class Module:
                     raise OutOfTime
                 return func(*args, **(kwargs or {}))
 
-        # forward may change the copy's attributes; parameters are read-only and therefore shared.
-        shared = {id(p): p for p in self._module.parameters()}
-        module = copy.deepcopy(self._module, shared)
+        if module is None:
+            module = self._copy()
         arguments = tree.tree_map(lambda v: v.clone() if torch.is_tensor(v) else v, arguments)
         named = dict(arguments) if isinstance(arguments, Mapping) else {}
         listed: tuple[Any, ...] = ()

@@ -13,12 +13,15 @@ QUESTION = "self_check"
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """code: ``checked``, ``not_checked`` or ``wrong_result``. by: the reference. text: the result, or why there was no check."""
+    """code: ``checked``, ``not_checked`` or ``wrong_result``. by: the reference. text: the result, or why there was no check. advice: what to do about
+    a wrong result that is not an engine's.
+    """
 
     code: Reason
     by: str
     text: str
     recorded: bool = False
+    advice: str = ""
 
     @classmethod
     def none(cls, why: str) -> Verdict:

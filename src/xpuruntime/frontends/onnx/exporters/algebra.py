@@ -33,7 +33,11 @@ def _reduce(op: str) -> Exporter:
     """Return the exporter of a reduction in the result's type."""
 
     def export(e: NodeExport) -> None:
-        _reduced(e, op, e.operand(0, e.node.spec.dtype), out=True)
+        dtype = e.node.spec.dtype
+        if dtype is DType.BOOL:  # ONNX reduces numbers only
+            e.to(_reduced(e, op, e.operand(0, DType.INT32)), dtype, DType.INT32)
+        else:
+            _reduced(e, op, e.operand(0, dtype), out=True)
 
     return export
 
@@ -54,7 +58,7 @@ def _spatial(op: str, global_pool: str) -> Exporter:
 def _truth(op: str) -> Exporter:
     def export(e: NodeExport) -> None:
         reduced = _reduced(e, op, e.cast(e.operand(0, DType.BOOL), DType.INT32))
-        e.add("Cast", [reduced], out=True, to=e.builder.numbers[DType.BOOL])
+        e.to(reduced, DType.BOOL, DType.INT32)
 
     return export
 
@@ -111,11 +115,18 @@ def _extreme(reduce: str, arg: str) -> Exporter:
     def export(e: NodeExport) -> None:
         axis, keep = e["dim"], int(e["keepdim"])
         values, indices = e.outs
+        boolean = e.spec().dtype is DType.BOOL  # ONNX compares numbers only
+        x, extreme = (
+            e.operand(0, DType.INT32 if boolean else None),
+            e.builder.fresh(values) if boolean else values,
+        )
         if e.opset >= 18:
-            e.builder.add(reduce, [e.operand(0), e.ints([axis])], [values], keepdims=keep)
+            e.builder.add(reduce, [x, e.ints([axis])], [extreme], keepdims=keep)
         else:
-            e.builder.add(reduce, [e.operand(0)], [values], keepdims=keep, axes=[axis])
-        e.builder.add(arg, [e.operand(0)], [indices], axis=axis, keepdims=keep)
+            e.builder.add(reduce, [x], [extreme], keepdims=keep, axes=[axis])
+        if boolean:
+            e.builder.add("Cast", [extreme], [values], to=e.builder.numbers[DType.BOOL])
+        e.builder.add(arg, [x], [indices], axis=axis, keepdims=keep)
 
     return export
 

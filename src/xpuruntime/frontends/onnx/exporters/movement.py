@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from ....types import Dim, DimLike, DType
 from .graph_builder import Exporter, NodeExport, done, slice_end
@@ -153,14 +154,26 @@ def _scatter_nd(e: NodeExport) -> None:
     )
 
 
+def _ranked(e: NodeExport, size: str, **flags: Any) -> None:
+    """Write TopK. Booleans, which it does not take, are ranked as integers."""
+    if e.spec().dtype is not DType.BOOL:
+        e.add("TopK", [e.operand(0), size], out=True, **flags)
+        return
+    values, indices = e.outs
+    ranked = e.builder.fresh(values)
+    e.builder.add("TopK", [e.operand(0, DType.INT32), size], [ranked, indices], **flags)
+    # OpenVINO 2026.4 cannot read a Cast to bool of one of several outputs.
+    e.builder.add("Greater", [ranked, e.constant(0, DType.INT32)], [values])
+
+
 def _topk(e: NodeExport) -> None:
     flags = {"axis": e["dim"], "largest": int(e["largest"]), "sorted": int(e["sorted"])}
-    e.add("TopK", [e.operand(0), e.builder.dims([e["k"]])], out=True, **flags)
+    _ranked(e, e.builder.dims([e["k"]]), **flags)
 
 
 def _sort(e: NodeExport) -> None:
     size = e.builder.dims([e.spec().shape[e["dim"]]])
-    e.add("TopK", [e.operand(0), size], out=True, axis=e["dim"], largest=int(e["descending"]))
+    _ranked(e, size, axis=e["dim"], largest=int(e["descending"]))
 
 
 def _one_hot(e: NodeExport) -> None:

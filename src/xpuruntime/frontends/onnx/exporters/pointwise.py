@@ -12,9 +12,9 @@ __all__ = ["EXPORTERS"]
 
 _SAME = {
     "abs": "Abs", "acos": "Acos", "acosh": "Acosh", "asin": "Asin", "asinh": "Asinh", "atan": "Atan", "atanh": "Atanh",
-    "bitwise_not": "BitwiseNot", "ceil": "Ceil", "clone": "Identity", "cos": "Cos", "cosh": "Cosh", "erf": "Erf", "exp": "Exp",
+    "ceil": "Ceil", "clone": "Identity", "cos": "Cos", "cosh": "Cosh", "erf": "Erf", "exp": "Exp",
     "floor": "Floor", "log": "Log", "neg": "Neg", "reciprocal": "Reciprocal", "relu": "Relu",
-    "sigmoid": "Sigmoid", "sign": "Sign", "sin": "Sin", "sinh": "Sinh", "softsign": "Softsign", "sqrt": "Sqrt",
+    "sigmoid": "Sigmoid", "sin": "Sin", "sinh": "Sinh", "softsign": "Softsign", "sqrt": "Sqrt",
     "tan": "Tan", "tanh": "Tanh",
 }  # fmt: skip
 _BINARY = {
@@ -22,6 +22,13 @@ _BINARY = {
     "ge": "GreaterOrEqual", "gt": "Greater", "le": "LessOrEqual", "lt": "Less", "maximum": "Max", "minimum": "Min",
     "mul": "Mul", "sub": "Sub",
 }  # fmt: skip
+_OF_BOOLS = {
+    "Add": "Or", "BitwiseAnd": "And", "BitwiseOr": "Or", "BitwiseXor": "Xor", "Max": "Or", "Min": "And", "Mul": "And",
+}  # fmt: skip
+_ORDER_OF_BOOLS = {
+    "Greater": ("And", 1), "GreaterOrEqual": ("Or", 1), "Less": ("And", 0), "LessOrEqual": ("Or", 0),
+}  # fmt: skip
+"""The ops for booleans of ops that ONNX has for numbers only; for an order also the operand that is negated."""
 
 
 def _unary(op: str) -> Exporter:
@@ -37,12 +44,24 @@ def _unary(op: str) -> Exporter:
 def _binary(op: str) -> Exporter:
     def export(e: NodeExport) -> None:
         dtype = e.common()
-        if dtype is DType.BOOL and op in ("Add", "Mul"):
-            e.add("Or" if op == "Add" else "And", [e.operand(0, dtype), e.operand(1, dtype)], out=True)
-            return
-        e.add(op, [e.operand(0, dtype), e.operand(1, dtype)], out=True)
+        operands = [e.operand(0, dtype), e.operand(1, dtype)]
+        name = op
+        if dtype is DType.BOOL and op in _ORDER_OF_BOOLS:
+            name, negated = _ORDER_OF_BOOLS[op]
+            operands[negated] = e.add("Not", [operands[negated]])
+        elif dtype is DType.BOOL:
+            name = _OF_BOOLS.get(op, op)
+        e.add(name, operands, out=True)
 
     return export
+
+
+def _bitwise_not(e: NodeExport) -> None:
+    e.add("Not" if e.spec().dtype is DType.BOOL else "BitwiseNot", [e.operand(0)], out=True)
+
+
+def _sign(e: NodeExport) -> None:
+    e.add("Identity" if e.spec().dtype is DType.BOOL else "Sign", [e.operand(0)], out=True)
 
 
 def _logic(op: str) -> Exporter:
@@ -122,7 +141,12 @@ def _pow(e: NodeExport) -> None:
 
 def _where(e: NodeExport) -> None:
     dtype = e.node.spec.dtype
-    e.add("Where", [e.operand(0), e.operand(1, dtype), e.operand(2, dtype)], out=True)
+    condition, yes, no = e.operand(0), e.operand(1, dtype), e.operand(2, dtype)
+    if dtype is DType.BOOL:  # ONNX Runtime has no kernel for it
+        other = e.add("And", [e.add("Not", [condition]), no])
+        e.add("Or", [e.add("And", [condition, yes]), other], out=True)
+        return
+    e.add("Where", [condition, yes, no], out=True)
 
 
 def _clamp(e: NodeExport) -> None:
@@ -210,6 +234,7 @@ EXPORTERS: dict[str, Exporter] = {
     **{name: _binary(op) for name, op in _BINARY.items()},
     "bitcast": lambda e: done(e.add("BitCast", [e.operand(0)], out=True, to=e.builder.numbers[e["dtype"]])),
     "bitwise_left_shift": _shift("LEFT"),
+    "bitwise_not": _bitwise_not,
     "bitwise_right_shift": _shift("RIGHT"),
     "cast": _cast,
     "clamp": _clamp,
@@ -232,6 +257,7 @@ EXPORTERS: dict[str, Exporter] = {
     "remainder": _mod(False),
     "round": _round,
     "rsqrt": _rsqrt,
+    "sign": _sign,
     "trunc": _trunc,
     "where": _where,
 }
