@@ -48,6 +48,16 @@ TEST_CASE("a smaller affinity mask reduces the usable cores") {
     CHECK(facts.logical_cores == sysconf(_SC_NPROCESSORS_ONLN));
 }
 
+TEST_CASE("facts that are read once are those of the first call") {
+    const CpuFacts first = cpu_facts(), second = cpu_facts();
+    CHECK(second.vendor == first.vendor);
+    CHECK(second.model == first.model);
+    CHECK(second.flags == first.flags);
+    CHECK(second.physical_cores == first.physical_cores);
+    REQUIRE(second.caches.size() == first.caches.size());
+    for (size_t i = 0; i < first.caches.size(); ++i) CHECK(second.caches[i].bytes == first.caches[i].bytes);
+}
+
 TEST_CASE("cache sizes are plausible") {
     for (const Cache& cache : cpu_facts().caches) {
         CAPTURE(cache.level);

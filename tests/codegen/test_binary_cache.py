@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from xpuruntime.codegen.binary_cache import is_self_contained
 from xpuruntime.codegen.cpp import toolchain as toolchains
 from xpuruntime.codegen.cpp.target import cpu_target
-from xpuruntime.codegen.cpp.toolchain import Toolchain
+from xpuruntime.codegen.cpp.toolchain import TextRefused, Toolchain
 from xpuruntime.errors import BuildError
 from xpuruntime.storage.store import Store
 
@@ -67,6 +68,27 @@ def test_another_text_flag_version_or_compiler_is_compiled_anew(compiler: Toolch
     script.write_text(script.read_text() + "\n")  # an update under the same name and version
     compiler.build(TEXT, store=store)
     assert starts(tmp_path) == 5
+
+
+def test_a_library_is_kept_by_the_objects_that_it_is_linked_with(compiler: Toolchain, tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+
+    def answer(number: int) -> int:
+        part = compiler.build(f"int part() {{ return {number}; }}", ("-c",), store=store)
+        file = tmp_path / f"{number}-{starts(tmp_path)}.so"
+        file.write_bytes(
+            compiler.build(
+                'int part(); extern "C" int answer() { return part(); }', store=store, objects=(part,)
+            )
+        )
+        return int(ctypes.CDLL(str(file)).answer())
+
+    assert [answer(number) for number in (1, 2, 1, 2)] == [1, 2, 1, 2]
+    assert starts(tmp_path) == 4
+    # The text is wrong, not the compiler, which links nothing with this flag alone.
+    runtime = compiler.build('extern "C" void __tsan_init() {}', ("-c",))
+    with pytest.raises(TextRefused, match="rejects the generated code"):
+        compiler.build("int f() { return nothing; }", ("-fsanitize=thread",), objects=(runtime,))
 
 
 def test_what_is_not_kept_is_compiled_each_time(compiler: Toolchain, tmp_path: Path) -> None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 import numpy as np
+import pytest
+from support.native import check
 
 from xpuruntime import ir
 from xpuruntime.ir import interp
 from xpuruntime.passes import PassContext, run_passes
+from xpuruntime.testing.emulation.cuda_host import cuda_host
 
 
 def test_a_chain(golden) -> None:
@@ -80,6 +83,64 @@ def test_small_work_is_not_repeated(golden) -> None:
         %y: float32[2, 3] = mul(%x, %h)
         """,
     )
+
+
+def test_a_conversion_from_16_bits_is_repeated(golden) -> None:
+    golden(
+        "fuse_pointwise",
+        """
+        input %x: float32[2, 4, 3]
+        input %s: float16[2, 1, 3]
+        %c: float32[2, 1, 3] = cast(%s, dtype=float32)
+        %m: float32[2, 4, 3] = mul(%x, %c)
+        %y: float16[2, 4, 3] = cast(%m, dtype=float16)
+        output "y" = %y
+        """,
+        """
+        %y: float16[2, 4, 3] = fused(%s, %x, body=graph "cast_mul_cast" {
+            input %s: float16[2, 1, 3]
+            input %x: float32[2, 4, 3]
+            %c: float32[2, 1, 3] = cast(%s, dtype=float32)
+            %m: float32[2, 4, 3] = mul(%x, %c)
+            %y: float16[2, 4, 3] = cast(%m, dtype=float16)
+            output "y" = %y
+          })
+        """,
+    )
+
+
+def test_a_conversion_with_other_readers_stays(golden) -> None:
+    text = """
+        input %x: float32[2, 4, 3]
+        input %s: float16[4, 3]
+        %c: float32[4, 3] = cast(%s, dtype=float32)
+        %y: float32[2, 4, 3] = mul(%x, %c)
+        %z: float32[3] = sum(%c, dim=[0])
+        output "y" = %y
+        output "z" = %z
+        """
+    golden("fuse_pointwise", text, "\n".join(text.splitlines()[3:6]))
+
+
+@pytest.mark.parametrize("target", ["cpu", "cuda"])
+@pytest.mark.parametrize("shape", [(2, 1, 8), (1, 1, 8), (2, 5, 1), (8,), (1,), (5, 1), (1, 5, 8)])
+def test_repeated_conversions_in_rows_are_right(shape: tuple[int, ...], target: str) -> None:
+    rng = np.random.default_rng(5)
+    b = ir.GraphBuilder("rows")
+    x, s = b.input("x", "float32[2, 5, 8]"), b.input("s", f"float16{list(shape)}")
+    wide = b.cast(s, dtype="float32")
+    norm = b.layer_norm(b.mul(x, wide), None, None, normalized_shape=[8], eps=1e-5)
+    b.output("y", b.add(norm, x))
+    other = b.cast(s, dtype="float32")
+    b.output("z", b.mul(b.layer_norm(x, None, None, normalized_shape=[8], eps=1e-5), other))
+    third = b.cast(s, dtype="float32")
+    b.output("w", b.mul(b.softmax(b.add(x, third), dim=2), third))
+    graph = b.build()
+    feeds = {
+        "x": rng.standard_normal((2, 5, 8)).astype(np.float32),
+        "s": rng.uniform(0.5, 2, shape).astype(np.float16),
+    }
+    check(graph, feeds, target=cuda_host() if target == "cuda" else target)
 
 
 def test_no_path_leaves_and_comes_back(golden) -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
+import pytest
+from support.native import check
+
 
 def test_rms_norm(golden) -> None:
     golden(
@@ -85,6 +89,20 @@ def test_another_dim_stays(golden) -> None:
         %y: float32[2, 5, 4] = mul(%x, %d)
         """,
     )
+
+
+@pytest.mark.parametrize(("over", "scale"), [("[4]", "[1]"), ("[4]", "[]"), ("[3, 4]", "[4]")])
+def test_a_scale_of_fewer_elements_stays_outside(golden, over: str, scale: str) -> None:
+    text = f"""
+        input %x: float32[2, 3, 4]
+        input %w: float32{scale}
+        %a: float32[2, 3, 4] = layer_norm(%x, normalized_shape={over})
+        %y: float32[2, 3, 4] = mul(%a, %w)
+        output "y" = %y
+        """
+    graph = golden("recognize_norm", text, "\n".join(text.splitlines()[3:5]))
+    rng = np.random.default_rng(0)
+    check(graph, {v.name: rng.standard_normal(v.spec.shape).astype(np.float32) for v in graph.inputs})
 
 
 def test_a_scale_of_another_shape_stays_outside(golden) -> None:

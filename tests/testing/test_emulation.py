@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from xpuruntime.codegen.cpp.toolchain import cxx_toolchain
 from xpuruntime.errors import RunError
 from xpuruntime.testing.emulation.launches import EmulatedKernels
 
@@ -31,6 +34,25 @@ def run(
 def faults(message: str, body: str, **options: object) -> None:
     with pytest.raises(RunError, match=message):
         run(body, **options)  # type: ignore[arg-type]
+
+
+def test_the_emulator_is_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler = shlex.join(cxx_toolchain().command)
+    script = tmp_path / "counted"
+    script.write_text(f'#!/bin/sh\necho "$*" >> {tmp_path}/starts\nexec {compiler} "$@"\n')
+    script.chmod(0o755)
+    monkeypatch.setenv("CXX", str(script))
+    monkeypatch.setenv("XPU_CACHE_DIR", str(tmp_path / "store"))
+    for number in (1.0, 2.0):
+        assert run(f"y[threadIdx.x] = {number}f;")[0] == number
+    builds = [line.split() for line in (tmp_path / "starts").read_text().splitlines() if " -o " in line]
+    assert [("-c" in words) for words in builds] == [True, False, False]
+
+
+def test_a_kernel_may_use_plain_words() -> None:
+    """Names of the emulator's macros do not clash with those of a kernel."""
+    y = run("const float HIDDEN = 1, STATE = 2, WORD = 4, REPORT = 8; y[0] = HIDDEN + STATE + WORD + REPORT;")
+    assert y[0] == 15
 
 
 # ── shared memory ──

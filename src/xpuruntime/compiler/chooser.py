@@ -73,7 +73,16 @@ class Chooser:
 
     def usable(self, call: NodeCall) -> str:
         """Return the name of the first kernel that supports a call; ``""`` if there is none."""
-        return next((k.name for k, s in self.offers(call, self.target) if s), "")
+        kernel = self._first(call)
+        return "" if kernel is None else kernel.name
+
+    def view_alignment(self, call: NodeCall) -> int | None:
+        """Return the alignment in bytes of a value inside a larger one that a call reads or writes; None if it needs a copy."""
+        kernel = self._first(call)
+        return None if kernel is None else kernel.view_alignment(call, self.target)
+
+    def _first(self, call: NodeCall) -> Kernel | None:
+        return next((k for k, s in self.offers(call, self.target) if s), None)
 
     def choose(self, node: Node, call: NodeCall) -> Chosen:
         """Return the kernel for a node. Raises as ``decide``."""

@@ -30,13 +30,13 @@ def place_concats(
     layouts: dict[str, Layout],
     works: Callable[[Node, Mapping[str, Layout]], str],
     known: Container[str] = (),
-    alignment: int = 1,
+    alignment: Callable[[Node, Mapping[str, Layout]], int] = lambda node, layouts: 1,
 ) -> dict[str, Placement]:
     """Return placements by value, and add their strides to ``layouts``.
 
     works:     the name of the kernel that computes a node with values in these layouts; empty if there is none.
     known:     constant values, which recipes make and no kernel writes.
-    alignment: alignment in bytes that an operand needs inside the result.
+    alignment: the alignment in bytes that a node's operand or result needs inside another value.
     """
     placements: dict[str, Placement] = {}
     for node in reversed(graph.nodes):
@@ -56,8 +56,7 @@ def place_concats(
                 continue
             spec = graph.spec(operand)
             offset = base.offset + start * whole_layout.strides[dim] * spec.dtype.bits // 8
-            aligned = offset % alignment == 0 and operand not in known
-            if aligned and _may_move(graph, node, operand, layouts, whole_layout):
+            if operand not in known and _may_move(graph, node, operand, layouts, whole_layout):
                 layout = Layout(whole_layout.order, whole_layout.alloc)
                 changed = {**layouts, operand: layout}
                 neighbors = [
@@ -65,7 +64,11 @@ def place_concats(
                     for n in (graph.producer(operand), *graph.users(operand))
                     if n is not None and n is not node
                 ]
-                if all(works(n, layouts) == works(n, changed) != "" for n in neighbors if n.op != "cat"):
+                if all(
+                    works(n, layouts) == works(n, changed) != "" and offset % alignment(n, changed) == 0
+                    for n in neighbors
+                    if n.op != "cat"
+                ):
                     layouts[operand] = layout
                     placements[operand] = Placement(base.within, offset)
             start += int(spec.shape[dim])

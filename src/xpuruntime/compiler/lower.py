@@ -131,9 +131,15 @@ class _Lowerer:
                 return ""  # a recipe makes it
             return self.chooser.usable(self._call(node, layouts))
 
-        free_views(self.graph, self.layouts, works)
-        alignment = self.chooser.target.place_alignment
-        self.placements = place_concats(self.graph, self.layouts, works, self.known, alignment)
+        def alignment(node: Node, layouts: Layouts) -> int | None:
+            return self.chooser.view_alignment(self._call(node, layouts))
+
+        usual = self.chooser.target.place_alignment
+        # On CPUs, kernels read dense channels faster.
+        free_views(self.graph, self.layouts, works, alignment if usual > 1 else None)
+        self.placements = place_concats(
+            self.graph, self.layouts, works, self.known, lambda n, at: alignment(n, at) or usual
+        )
         for name in dict.fromkeys(p.within for p in self.placements.values()):
             self.memory.declare(name, self._kind(name), self.spec(name))
         for name, placement in self.placements.items():

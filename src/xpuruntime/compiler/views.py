@@ -79,8 +79,17 @@ def _parts(node: Node, x: TensorSpec) -> list[tuple[Sequence[int], int]] | None:
     return None
 
 
-def free_views(graph: Graph, layouts: dict[str, Layout], works: Works) -> None:
-    """Add to ``layouts`` so that permutes, slices and splits become views, if their readers support the strides."""
+Alignment = Callable[[Node, Mapping[str, Layout]], int | None]
+"""Returns the alignment in bytes of a value inside a larger one that a node reads; None if it reads a copy faster."""
+
+
+def free_views(
+    graph: Graph, layouts: dict[str, Layout], works: Works, alignment: Alignment | None = None
+) -> None:
+    """Add to ``layouts`` so that permutes, slices and splits become views, if their readers support the strides.
+
+    alignment: that of readers of parts of channels-last values; None: such parts are copied.
+    """
     for node in graph.nodes:
         if node.op not in _MOVES or not isinstance(node.inputs[0], str):
             continue
@@ -90,6 +99,10 @@ def free_views(graph: Graph, layouts: dict[str, Layout], works: Works) -> None:
         if node.op == "permute":
             _written_permuted(graph, node, layouts, works)
         layout = replace(graph.spec(x), layout=layouts.get(x)).physical
+        if node.op in ("slice", "split") and x in layouts and node.outputs[0].name in layouts:
+            if alignment is not None:
+                layouts.update(_channel_parts(graph, node, layout, layouts, works, alignment))
+            continue
         view_layout = _layout_of_view(node, layout, _sizes(graph.spec(x)))
         for value in node.outputs:
             followed = (
@@ -98,6 +111,42 @@ def free_views(graph: Graph, layouts: dict[str, Layout], works: Works) -> None:
                 else _layouts_behind(graph, value.name, view_layout, layouts, works)
             )
             layouts.update(followed or {})
+
+
+def _channel_parts(
+    graph: Graph,
+    node: Node,
+    layout: Layout,
+    layouts: Mapping[str, Layout],
+    works: Works,
+    alignment: Alignment,
+) -> dict[str, Layout]:
+    """Return the layouts of a split's or slice's results inside a channels-last value; empty if a reader of one needs a copy."""
+    x = graph.spec(str(node.inputs[0]))
+    parts = _parts(node, replace(x, layout=layout))
+    if x.dtype.bits < 8 or parts is None or layout.alloc != _sizes(x):
+        return {}
+    changed = {v.name: layout for v in node.outputs}
+    now = {**layouts, **changed}
+    item = x.dtype.bits // 8
+    for value, (strides, start) in zip(node.outputs, parts, strict=True):
+        own, users = layouts.get(value.name), graph.users(value.name)
+        sizes = _sizes(graph.spec(value.name))
+        if (
+            own is None
+            or (own.order, own.alloc) != (layout.order, sizes)
+            or value.name in graph.kept
+            or not users
+        ):
+            return {}
+        steps = [s * item for s, d in zip(strides, sizes, strict=True) if d > 1 and s > 1]
+        for user in users:
+            if OPS[user.op].view or user.op == "cat" or not works(user, layouts) == works(user, now) != "":
+                return {}
+            needed = alignment(user, now)
+            if needed is None or any(offset % needed for offset in (start * item, *steps)):
+                return {}
+    return changed
 
 
 def _layouts_behind(

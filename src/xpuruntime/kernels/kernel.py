@@ -237,6 +237,10 @@ class Kernel(ABC):
         """Return whether this kernel precedes those before it in the catalogue, because it is the fastest for this call."""
         return False
 
+    def view_alignment(self, call: NodeCall, target: CodegenTarget) -> int | None:
+        """Return the alignment in bytes at which a value that the node reads or writes may be stored inside a larger one; None: a copy is read faster."""
+        return target.place_alignment
+
     def batch_invariant_form(self) -> Kernel:
         """Return the kernel to use where a policy demands ``batch_invariant``: this one, or one of the same name that calls no library."""
         return self

@@ -24,6 +24,7 @@ from ..types import DType
 from . import (
     align_products,
     cast_precision,
+    concat_conv,
     concat_linear,
     cse,
     dead_code,
@@ -105,6 +106,7 @@ PASSES: tuple[GraphPass, ...] = (
     GraphPass("simplify", "remove no-ops; merge chains of views, casts and the like", simplify.run, BASIC),
     GraphPass("cse", "compute equal nodes once", cse.run, BASIC),
     GraphPass("dead_code", "remove unused nodes", dead_code.run, BASIC),
+    GraphPass("concat_conv", "merge small convolutions of parts of the channels, and move norms before concatenations, on CUDA", concat_conv.run, EXTENDED),
     GraphPass("fold_batch_norm", "fold batch norms into the weights of adjacent layers", fold_batch_norm.run, BASIC),
     GraphPass("einsum_products", "write einsum of two operands as a product of matrices, on CUDA", einsum_products.run, EXTENDED),
     GraphPass("split_transposed", "write transposed convolutions as convolutions whose results are interleaved, on CUDA", split_transposed.run, EXTENDED),

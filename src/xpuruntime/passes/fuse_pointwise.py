@@ -1,7 +1,7 @@
 """fuse_pointwise: fuse connected elementwise nodes into one ``fused`` node, so that intermediate values never reach memory.
 
 A group has one iteration space: the shape of its elementwise members. Smaller operands are broadcast from outside and are never
-recomputed per element; a value with other readers becomes another output. So a group reads and writes no more than its members did,
+recomputed per element, except conversions from 16 bits, which are free in registers; a value with other readers becomes another output. So a group reads and writes no more than its members did,
 and computes nothing twice. A group is convex: no path leaves it and returns.
 
 In backward, elementwise nodes that read the same value of the full shape join a group, too, although none reads the other: forward's activation, which is
@@ -38,6 +38,7 @@ __all__ = [
 MAX_MEMBERS, MAX_OPERANDS, MAX_ROW_OPS = 64, 16, 2
 """Limits of a group: a kernel holds all values of a body in registers, has an argument per operand, and makes a pass over a row per row op."""
 
+_NARROW = (DType.FLOAT16, DType.BFLOAT16)
 _DEQUANTIZING = 3
 """Steps from codes to the op that reads them as floats: cast, minus the zero point, times the scale."""
 
@@ -218,7 +219,7 @@ class _FusionGroups:
     def fits(self, a: str, b: str) -> IterationSpace | None:
         """Return the iteration space of two units as one; None if they may not merge."""
         both = [*self.members[a], *self.members[b]]
-        space = _joined(self.spaces[a], self.spaces[b])
+        space = _joined(self.spaces[a], self.spaces[b]) or self.widened(a, b)
         if space is None or (space.reduced and len(space.shape) > 3):
             return None
         if len(both) > MAX_MEMBERS or len(_operands(both)) > MAX_OPERANDS:
@@ -226,6 +227,23 @@ class _FusionGroups:
         if sum(n.op in ROW_OPS for n in both) > MAX_ROW_OPS or self.forms_cycle(a, b):
             return None
         return space if self.context.may_fuse(self.graph, tuple(both)) else None
+
+    def widened(self, a: str, b: str) -> IterationSpace | None:
+        """Return the space of ``b`` if ``a`` is a conversion of a smaller 16-bit value that only elementwise members of ``b`` read."""
+        space, (node, *others) = self.spaces[b], self.members[a]
+        if others or node.op != "cast" or space.reduced or node.spec.dtype is not DType.FLOAT32:
+            return None
+        if not isinstance(node.inputs[0], str) or self.graph.spec(node.inputs[0]).dtype not in _NARROW:
+            return None
+        value = node.outputs[0].name
+        users = {u.name for u in self.graph.users(value)}
+        if value in self.graph.kept or not users or not users <= {n.name for n in self.members[b]}:
+            return None
+        lead = len(space.shape) - len(node.spec.shape)
+        fits = lead >= 0 and all(
+            d in (1, n) for d, n in zip(node.spec.shape, space.shape[lead:], strict=True)
+        )
+        return space if fits else None
 
     def forms_cycle(self, a: str, b: str) -> bool:
         """Return whether a path leads from one unit to the other through a third."""

@@ -105,7 +105,9 @@ def _affine(norm: str, operand: str, position: int) -> PatternRule:
         count = len([i for i in node.inputs if i is not None])
         if count != position or len(node.outputs) > 1:
             return "the norm has such an operand already"
-        if spec is None or spec.rank > 1 or spec.dtype is not node.spec.dtype or node.spec != match.root.spec:
+        if spec is None or spec.dtype is not node.spec.dtype or node.spec != match.root.spec:
+            return "the types of the norm, the operand and the result differ"
+        if tuple(spec.shape) != tuple(node.attrs["normalized_shape"]) or spec.rank != 1:
             return "the operand is not one number per element of the last dim"
         return True
 

@@ -58,7 +58,7 @@ KERNELS: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "stored_weights",
             *_WITH_NAIVE,
         ),
-        "conv": ("cudnn", "deformed", "depthwise", "implicit_gemm", "int8", "onednn", *_WITH_NAIVE),
+        "conv": ("cudnn", "deformed", "depthwise", "gemv", "implicit_gemm", "int8", "onednn", *_WITH_NAIVE),
         "attention": ("flash", "flash_v2", "flash_simt", "flash_decode", "cudnn", "paged", "naive", "ported"),
         "norm": _WITH_NAIVE,
         "softmax": _USUAL,

@@ -118,4 +118,4 @@ def test_what_it_leaves_to_others() -> None:
     )
     assert "at most 11 taps" in said((1, 8, 20, 20), (8, 1, 13, 13))
     assert said((1, 8, 9, 9), (8, 1, 3, 3), known="") == "the filters must be constant and dense"
-    assert [k.name for k in KERNELS] == ["conv/depthwise", "conv/cudnn", "conv/implicit_gemm"]
+    assert [k.name for k in KERNELS] == ["conv/depthwise", "conv/gemv", "conv/cudnn", "conv/implicit_gemm"]

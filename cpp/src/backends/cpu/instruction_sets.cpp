@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <string_view>
+#include <vector>
 #elif defined(__aarch64__) && defined(__linux__)
 #include <sys/auxv.h>
 #endif
@@ -125,17 +126,35 @@ std::string brand() {
     return text_of({a.eax, a.ebx, a.ecx, a.edx, b.eax, b.ebx, b.ecx, b.edx, c.eax, c.ebx, c.ecx, c.edx});
 }
 
+struct Detected {
+    std::string vendor, model;
+    std::vector<const Flag*> flags;
+};
+
+Detected detect() {
+    Detected result;
+    const CpuidWords first = cpuid(0);
+    result.vendor = text_of({first.ebx, first.edx, first.ecx});
+    result.model = brand();
+    const uint64_t states = enabled_states();
+    for (const Flag& flag : flag_table)
+        if (present(flag, states)) result.flags.push_back(&flag);
+    return result;
+}
+
 }  // namespace
 
 InstructionSets instruction_sets() {
+    static const Detected detected = detect();  // once: a virtual machine leaves the guest for each CPUID
     InstructionSets sets;
-    const CpuidWords first = cpuid(0);
-    sets.vendor = text_of({first.ebx, first.edx, first.ecx});
-    sets.model = brand();
-    const uint64_t states = enabled_states();
+    sets.vendor = detected.vendor;
+    sets.model = detected.model;
     int level = 4;  // lowered by each missing flag that a level requires
+    auto next = detected.flags.begin();
     for (const Flag& flag : flag_table) {
-        if (present(flag, states) && !masked(flag))
+        const bool here = next != detected.flags.end() && *next == &flag;
+        next += here;
+        if (here && !masked(flag))
             sets.flags.emplace_back(flag.name);
         else if (flag.level != 0 && flag.level <= level)
             level = flag.level - 1;

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <mutex>
 #include <set>
 #include <string>
 
@@ -84,9 +85,11 @@ int cores_in_cpuinfo(std::string_view cpuinfo) {
 
 int logical_cores() { return static_cast<int>(std::max(1L, sysconf(_SC_NPROCESSORS_ONLN))); }
 
-int physical_cores() {
+namespace {
+
+int count_physical_cores(const std::string& online) {
     std::set<std::string> cores;  // siblings of one core have equal lists, and two cores never do
-    for (const int cpu : parse_cpu_list(read_line(cpu_folder + "online"))) {
+    for (const int cpu : parse_cpu_list(online)) {
         const std::string topology = cpu_folder + "cpu" + std::to_string(cpu) + "/topology/";
         const std::string siblings = read_line(topology + "thread_siblings_list");
         if (!siblings.empty()) cores.insert(siblings);
@@ -94,6 +97,22 @@ int physical_cores() {
     if (!cores.empty()) return static_cast<int>(cores.size());
     const int named = cores_in_cpuinfo(read_text("/proc/cpuinfo"));
     return named > 0 ? named : logical_cores();
+}
+
+}  // namespace
+
+// Counted again only when cores come or go, since it reads a file for each core.
+int physical_cores() {
+    static std::mutex guard;
+    static std::string counted;
+    static int count = 0;
+    const std::string online = read_line(cpu_folder + "online");
+    const std::lock_guard<std::mutex> lock(guard);
+    if (count == 0 || online.empty() || online != counted) {
+        count = count_physical_cores(online);
+        counted = online;
+    }
+    return count;
 }
 
 int affinity_cores() {
@@ -112,8 +131,11 @@ int affinity_cores() {
 }
 
 std::vector<Cache> caches() {
-    std::vector<Cache> result = sysfs_caches();
-    return result.empty() ? cpuid_caches() : result;
+    static const std::vector<Cache> read_once = [] {
+        std::vector<Cache> result = sysfs_caches();
+        return result.empty() ? cpuid_caches() : result;
+    }();
+    return read_once;
 }
 
 }  // namespace xpurt

@@ -7,6 +7,7 @@ The search order is ``$CXX``, ``g++``, ``clang++``, and ``zig c++`` of the ``zig
 from __future__ import annotations
 
 import functools
+import hashlib
 import importlib.util
 import os
 import platform
@@ -75,18 +76,24 @@ class Toolchain:
         who: str = "codegen",
         store: Store | None = None,
         keep: bool = True,
+        objects: tuple[bytes, ...] = (),
     ) -> bytes:
-        """Return the shared library of a C++ text, from the store if it is there.
+        """Return the shared library of a C++ text, from the store if it is there. With the flag ``-c`` it is an object file.
 
-        keep: whether to use the store; False for a text that reads other files.
+        keep:    whether to use the store; False for a text that reads other files.
+        objects: object files that the library is linked with.
         Raises BuildError with the compiler's message, or the system's if files cannot be written.
         """
         try:
             identity = self._identity() if keep else ()
             if not identity:
-                return self._build(source, flags, who)
-            facts = {"flags": [*FLAGS, *flags, *_LINK], "compiler": identity}
-            return cached_binary("object", source, facts, lambda: self._build(source, flags, who), store)
+                return self._build(source, flags, who, objects)
+            facts: dict[str, object] = {"flags": [*FLAGS, *flags, *_LINK], "compiler": identity}
+            if objects:
+                facts["objects"] = [hashlib.sha256(data).hexdigest() for data in objects]
+            return cached_binary(
+                "object", source, facts, lambda: self._build(source, flags, who, objects), store
+            )
         except OSError as error:
             raise BuildError(
                 who,
@@ -95,11 +102,23 @@ class Toolchain:
                 do="Free disk space there, or set TMPDIR to another folder.",
             ) from error
 
-    def _build(self, source: str, flags: tuple[str, ...], who: str) -> bytes:
+    def _build(self, source: str, flags: tuple[str, ...], who: str, objects: tuple[bytes, ...] = ()) -> bytes:
         with scratch("xpu-codegen-") as folder:
             text, library = folder / "kernels.cpp", folder / "kernels.so"
             text.write_text(source, encoding="utf-8")
-            command = [*self.command, *FLAGS, *flags, *_LINK, "-o", str(library), str(text)]
+            linked = [folder / f"{i}.o" for i in range(len(objects))]
+            for path, data in zip(linked, objects, strict=True):
+                path.write_bytes(data)
+            command = [
+                *self.command,
+                *FLAGS,
+                *flags,
+                *_LINK,
+                "-o",
+                str(library),
+                *map(str, linked),
+                str(text),
+            ]
             try:
                 result = run(command, _SECONDS, environment(TMPDIR=str(folder)))
             except (OSError, subprocess.TimeoutExpired) as error:
@@ -111,7 +130,7 @@ class Toolchain:
                 ) from error
             if result.returncode == 0:
                 return library.read_bytes()
-            works = result.returncode > 0 and source != _TRIVIAL and self._works(flags, who)
+            works = result.returncode > 0 and source != _TRIVIAL and self._works(flags, who, objects)
             raise (TextRefused if works else BuildError)(
                 who,
                 f"{self.version} rejects the generated code"
@@ -135,10 +154,10 @@ class Toolchain:
         read = [os.environ.get(name, "") for name in _READ_BY_COMPILERS]
         return [list(self.command), self.version, facts.st_size, facts.st_mtime_ns, read]
 
-    def _works(self, flags: tuple[str, ...], who: str) -> bool:
+    def _works(self, flags: tuple[str, ...], who: str, objects: tuple[bytes, ...]) -> bool:
         """Return True if the compiler compiles an empty text with the same flags."""
         try:
-            self._build(_TRIVIAL, flags, who)
+            self._build(_TRIVIAL, flags, who, objects)
         except BuildError:
             return False
         return True

@@ -2,7 +2,8 @@
 
 ``cuda_host``  a target for whole programs: ``check(graph, feeds, target=cuda_host())``
 ``launches``   single kernels and lowered nodes with arrays; here the sizes of arrays are known, too, and a fault is a RunError
-``cuda/``      the emulator itself, C++ headers that every translation unit begins with, and replacements of parts of the prelude
+``cuda/``      the emulator itself, C++ headers that every translation unit begins with, and replacements of parts of the prelude. The headers
+               are compiled once, to an object file; the units of kernels only call it
 
 A fault names the kernel, the block, the thread and the byte. In a program's run it ends the process, with the message on standard error.
 

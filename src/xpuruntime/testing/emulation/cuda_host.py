@@ -5,11 +5,12 @@ check(graph, feeds, target=cuda_host())        checks all but the device: compil
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 
-from ...codegen.cpp.toolchain import cxx_toolchain
+from ...codegen.cpp.toolchain import Toolchain, cxx_toolchain
 from ...codegen.cuda.sm import LEVELS, SmLevel
 from ...codegen.cuda.target import CudaTarget
 from ...errors import BuildError
@@ -18,6 +19,7 @@ from ...targets import TargetConfig
 
 __all__ = ["CudaHost", "cuda_host"]
 
+_LEVEL = "-march=x86-64-v2"
 # Linked with libm, whose functions replace CUDA's. The compiler reports every access to memory under the names of the thread sanitizer's
 # runtime, which cuda/accesses.h defines.
 FLAGS = (
@@ -25,7 +27,7 @@ FLAGS = (
     "-fsanitize=thread",
     "-fno-gnu-unique",
     "-Wl,-Bsymbolic",
-    "-march=x86-64-v2",
+    _LEVEL,
     "-Wl,--no-as-needed",
     "-lm",
     "-lc",
@@ -34,6 +36,7 @@ FLAGS = (
 _LAUNCH = re.compile(
     r"// launch: grid (\d+) (\d+) (\d+), block (\d+) (\d+) (\d+), shared (\d+)(?:, cluster (\d+))?"
 )
+_WHO = "cuda on the host"
 _HEADERS = ("language", "threads", "shared_memory", "accesses", "barriers", "launch")
 _REPLACED = frozenset(["tensor", "hopper", "wgmma", "cluster"])
 """Parts with GPU-only instructions: files of ``cuda/`` replace them."""
@@ -68,7 +71,7 @@ class CudaHost(CudaTarget):
             format="elf-x86-64",
             requires=(),
             symbols=symbols,
-            data=toolchain.build(source, FLAGS, who="cuda on the host"),
+            data=toolchain.build(source, FLAGS, who=_WHO, objects=(_emulator(toolchain),)),
             source=source,
             compiler=toolchain.version,
         )
@@ -86,6 +89,13 @@ class CudaHost(CudaTarget):
         return "\n".join([*(_header(name) for name in _HEADERS), body, *wrappers])
 
 
+def _emulator(toolchain: Toolchain) -> bytes:
+    """Return the object file of the emulator itself, which every library of kernels is linked with. Raises BuildError."""
+    source = "\n".join(["#define EMULATOR_ITSELF", *map(_header, _HEADERS)])
+    return toolchain.build(source, ("-c", _LEVEL), who=_WHO)
+
+
+@functools.cache
 def _header(name: str) -> str:
     return (resources.files(__package__) / "cuda" / f"{name}.h").read_text(encoding="utf-8")
 

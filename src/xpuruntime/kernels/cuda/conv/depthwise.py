@@ -67,6 +67,11 @@ class Depthwise(Kernel):
             return no("more than 2**31 results")
         return answer
 
+    def view_alignment(self, call: NodeCall, target: CodegenTarget) -> int:
+        """Return the bytes of a vector load."""
+        dtype = call.outputs[0].dtype
+        return _width(ConvShape.of(call), dtype) * dtype.bits // 8
+
     def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
         """Lower the call to one stage over filters packed as [tap, channel]."""
         s, spec = ConvShape.of(call), call.tensor(1).spec

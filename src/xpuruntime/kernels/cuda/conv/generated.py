@@ -3,7 +3,8 @@
 implicit_gemm is a GEMM of pixels by filters with k = taps * channels. It gathers the input window while it loads a tile, so no im2col
 matrix is stored. 16-bit floats with contiguous channels (NHWC) run on tensor cores with the tiles of ``matmul/generated``; everything else
 runs on CUDA cores. Constant filters are packed at load as [filter, tap, channel]. In float32 it precedes cuDNN, whose engines without TF32 and
-Winograd are slower for channels-last data. ``conv/depthwise`` is preferred to both where each channel has its own filter.
+Winograd are slower for channels-last data. ``conv/depthwise`` is preferred to both where each channel has its own filter, and ``conv/gemv`` in
+16 bits where an image has one output pixel.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from ..matmul.generated import Tile, tile_for
 from ..matmul.libraries import CHOICES, absent
 from ..matmul.text import parts_of
 from .depthwise import Depthwise
+from .one_pixel import OnePixel
 from .text import arguments_of, finish_text, window_text
 
 __all__ = ["KERNELS", "CudnnConv", "ImplicitGemm", "fma_call", "tensor_stage"]
@@ -303,6 +305,10 @@ class CudnnConv(Kernel):
             return no("the residual must have the result's shape and strides")
         return answer
 
+    def view_alignment(self, call: NodeCall, target: CodegenTarget) -> int | None:
+        """Return that of the target for filters of one tap. Engines for larger filters may need dense images."""
+        return target.place_alignment if ConvShape.of(call).taps == 1 else None
+
     def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
         """Lower the call to one library call."""
         s = ConvShape.of(call)
@@ -350,4 +356,4 @@ class _WithoutTiles(ImplicitGemm):
     has_tiles = False
 
 
-KERNELS: tuple[Any, ...] = (Depthwise(), CudnnConv(), ImplicitGemm())
+KERNELS: tuple[Any, ...] = (Depthwise(), OnePixel(), CudnnConv(), ImplicitGemm())

@@ -5,7 +5,7 @@
 namespace host {
 
 struct Report { unsigned long long words[3], *at; };  // what kernels report errors to
-__attribute__((section(".data"))) static Report report = {};
+EMULATOR_STATE(Report, report);
 
 // Check an access to an array of a watched launch.
 EMULATOR void check_global(uintptr_t at, size_t bytes, bool writes) {
@@ -57,7 +57,8 @@ EMULATOR_INLINE void aligned(const void *p, size_t bytes, bool writes) {
 
 }  // namespace host
 
-#define REPORT extern "C" __attribute__((visibility("hidden"), no_sanitize("thread"))) void
+#ifdef EMULATOR_ITSELF
+#define REPORT extern "C" EMULATOR_HIDDEN void
 #define REPORTS(BYTES)                                                                   \
     REPORT __tsan_read##BYTES(void *p) { host::aligned(p, BYTES, false); }               \
     REPORT __tsan_write##BYTES(void *p) { host::aligned(p, BYTES, true); }               \
@@ -72,10 +73,11 @@ REPORT __tsan_func_entry(void *) {}
 REPORT __tsan_func_exit() {}
 #undef REPORTS
 #undef REPORT
+#endif
 
 // Atomic functions of any address. Those of different threads are no race.
-template <class T> EMULATOR T atomicAdd(T *p, T more) { const T old = *p; *p = old + more; return old; }
-template <class T> EMULATOR T atomicCAS(T *p, T have, T want) { const T old = *p; if (old == have) *p = want; return old; }
-template <class T> EMULATOR T atomicExch(T *p, T want) { const T old = *p; *p = want; return old; }
-template <class T> EMULATOR T atomicMax(T *p, T other) { const T old = *p; if (old < other) *p = other; return old; }
-template <class T> EMULATOR T atomicMin(T *p, T other) { const T old = *p; if (other < old) *p = other; return old; }
+template <class T> EMULATOR_HERE T atomicAdd(T *p, T more) { const T old = *p; *p = old + more; return old; }
+template <class T> EMULATOR_HERE T atomicCAS(T *p, T have, T want) { const T old = *p; if (old == have) *p = want; return old; }
+template <class T> EMULATOR_HERE T atomicExch(T *p, T want) { const T old = *p; *p = want; return old; }
+template <class T> EMULATOR_HERE T atomicMax(T *p, T other) { const T old = *p; if (old < other) *p = other; return old; }
+template <class T> EMULATOR_HERE T atomicMin(T *p, T other) { const T old = *p; if (other < old) *p = other; return old; }

@@ -19,16 +19,16 @@ __attribute__((section(".data"))) static SentList sent = {};
 EMULATOR_INLINE Mbarrier &mbarrier_of(ClusterBarrier *b, unsigned to) {
     return *(Mbarrier *)((char *)b + ((int64_t)to - (int64_t)machine.thread->rank) * (int64_t)shared.apart);
 }
-EMULATOR void mbarrier_init(ClusterBarrier *b) {
+EMULATOR_HERE void mbarrier_init(ClusterBarrier *b) {
     if (machine.thread->cluster_phase) FAULT("an mbarrier is initialized after cluster_arrive: another block may already use it");
     mbarrier_of(b, machine.thread->rank) = {0, MBARRIER_READY, 0};
 }
-EMULATOR void cluster_arrives() {
+EMULATOR_HERE void cluster_arrives() {
     meet_warp(SYNCWARP, ~0u, Slot{});
     ++machine.thread->cluster_phase;
     if (++machine.cluster_arrived == machine.count * machine.cluster) pass_cluster();
 }
-EMULATOR void cluster_waits() {
+EMULATOR_HERE void cluster_waits() {
     meet_warp(SYNCWARP, ~0u, Slot{});
     if (!machine.thread->cluster_phase) FAULT("cluster_wait without cluster_arrive");
     if (machine.cluster_phase < machine.thread->cluster_phase) {
@@ -37,7 +37,7 @@ EMULATOR void cluster_waits() {
     }
     machine.thread->in_cluster = true;
 }
-EMULATOR void send(void *to, const void *from, uint32_t bytes, ClusterBarrier *b, unsigned rank) {
+EMULATOR_HERE void send(void *to, const void *from, uint32_t bytes, ClusterBarrier *b, unsigned rank) {
     const uint32_t at = (uint32_t)((unsigned char *)to - dynamic_memory());
     if (rank >= machine.cluster) FAULT("data is sent to block %u of a cluster of %u", rank, machine.cluster);
     if (!machine.thread->in_cluster) FAULT("data is sent before cluster_wait: block %u may not have started", rank);
@@ -59,7 +59,7 @@ EMULATOR void send(void *to, const void *from, uint32_t bytes, ClusterBarrier *b
     barrier.arrived += bytes;
     release(rank * machine.count, machine.count, AT_MBARRIER);
 }
-EMULATOR void mbarrier_wait(ClusterBarrier *b, uint32_t bytes) {
+EMULATOR_HERE void mbarrier_wait(ClusterBarrier *b, uint32_t bytes) {
     const unsigned me = machine.thread->rank;
     Mbarrier &barrier = mbarrier_of(b, me);
     if (barrier.ready != MBARRIER_READY) FAULT("a wait for an mbarrier that is not initialized");

@@ -26,19 +26,19 @@ struct Products {                                               // of a warp: wh
 struct State { Products *of_warp; Sums (*sums)[MAX_SUMS]; Operand (*operands)[MAX_OPERANDS]; };
 __attribute__((section(".data"))) static State state = {};
 
-EMULATOR void fence_proxy_async() {
+EMULATOR_HERE void fence_proxy_async() {
     host::Thread &t = *host::machine.thread;
     if (t.fence_tick < host::machine.block->tick) t.old_fence_tick = t.fence_tick;  // a barrier has come since
     t.fence_tick = ++host::machine.tick;
 }
-EMULATOR void wgmma_fence() {
+EMULATOR_HERE void wgmma_fence() {
     host::meet_warp(host::WGMMA_FENCE, ~0u, host::Slot{});
     host::machine.thread->has_fence = true;
 }
-EMULATOR void wgmma_commit() { ++host::machine.thread->product_groups; }
+EMULATOR_HERE void wgmma_commit() { ++host::machine.thread->product_groups; }
 
 // Check that nothing has touched the tiles of a product since it began.
-EMULATOR void check_tiles(const Running &r) {
+EMULATOR_HERE void check_tiles(const Running &r) {
     using namespace host;
     for (u32 i = 0; i < r.rows; ++i) {
         const Cell *const cells = shared.cells + machine.thread->rank * shared.apart + r.row[i] * 16;
@@ -49,7 +49,7 @@ EMULATOR void check_tiles(const Running &r) {
             }
     }
 }
-EMULATOR void land(u32 pending) {
+EMULATOR_HERE void land(u32 pending) {
     using namespace host;
     meet_warp(WGMMA_WAIT, ~0u, Slot{});
     if (!state.of_warp) return;

@@ -16,15 +16,29 @@
 #define __shared__ static  // all of it is in .bss, where shared_memory.h finds it
 #define __align__(n) __attribute__((aligned(n)))
 
-// Functions of the emulator. The compiler reports every load and store of a kernel to accesses.h, but none of these.
-#define EMULATOR static __attribute__((noinline, no_sanitize("thread")))
+// Functions and variables of the emulator. They are compiled once, with EMULATOR_ITSELF, and linked with each text of kernels, which only calls them.
+// The compiler reports every load and store of a kernel to accesses.h, but none of these.
+#define EMULATOR_HIDDEN __attribute__((visibility("hidden")))
+#ifdef EMULATOR_ITSELF
+#define EMULATOR EMULATOR_HIDDEN __attribute__((noinline))
+#define EMULATOR_STATE(TYPE, NAME) EMULATOR_HIDDEN __attribute__((section(".data"))) TYPE NAME = {}  // .bss is shared memory
+#else
+#define EMULATOR EMULATOR_HIDDEN inline __attribute__((gnu_inline, noinline, no_sanitize("thread")))  // the body is not compiled here
+#define EMULATOR_STATE(TYPE, NAME) extern EMULATOR_HIDDEN TYPE NAME
+#endif
+// Functions that are compiled with the kernels: templates, and those of parts that few kernels use.
+#define EMULATOR_HERE static __attribute__((noinline, no_sanitize("thread")))
 #define EMULATOR_INLINE static inline __attribute__((always_inline, no_sanitize("thread")))
 
 struct three { unsigned x, y, z; };
 // Kernels see constants, so that reading them is not reported. The scheduler writes them by a second name.
-asm(".pushsection .data\n.balign 16\nxpurt_built_in:\nxpurt_thread_idx:\n.zero 12\nxpurt_block_idx:\n.zero 12\nxpurt_block_dim:\n.zero 12\n"
-    "xpurt_grid_dim:\n.zero 12\n.popsection");
-#define BUILT_IN extern "C" __attribute__((visibility("hidden")))
+#ifdef EMULATOR_ITSELF
+#define WORD(NAME) ".globl xpurt_" NAME "\n.hidden xpurt_" NAME "\nxpurt_" NAME ":\n"
+asm(".pushsection .data\n.balign 16\n" WORD("built_in") WORD("thread_idx") ".zero 12\n" WORD("block_idx") ".zero 12\n" WORD("block_dim") ".zero 12\n"
+    WORD("grid_dim") ".zero 12\n.popsection");
+#undef WORD
+#endif
+#define BUILT_IN extern "C" EMULATOR_HIDDEN
 BUILT_IN const three threadIdx asm("xpurt_thread_idx");
 BUILT_IN const three blockIdx asm("xpurt_block_idx");
 BUILT_IN const three blockDim asm("xpurt_block_dim");

@@ -77,7 +77,7 @@ EMULATOR bool run_cluster() {
 }
 
 // A kernel's arguments: pointers, then numbers of eight bytes.
-template <class A> EMULATOR A argument(void *const *args, const uint64_t *params, int at, int pointers) {
+template <class A> EMULATOR_HERE A argument(void *const *args, const uint64_t *params, int at, int pointers) {
     A a;
     if (at < pointers) memcpy(&a, &args[at], sizeof a);
     else memcpy(&a, &params[at - pointers], sizeof a);
@@ -110,7 +110,7 @@ EMULATOR bool run_blocks(int64_t begin, int64_t end) {
 
 // Run blocks begin to end of a launch; after a fault end the process, or keep the message of a watched launch.
 template <class... A>
-EMULATOR void launch(const char *name, void (*f)(A...), three grid, three threads, uint32_t bytes, unsigned cluster, void *const *args,
+EMULATOR_HERE void launch(const char *name, void (*f)(A...), three grid, three threads, uint32_t bytes, unsigned cluster, void *const *args,
                      const void *params, int64_t begin, int64_t end) {
     Call<A...> call = {f, args, (const uint64_t *)params};
     prepare();
@@ -140,17 +140,19 @@ EMULATOR void end_report(int64_t *scratch) {
 }
 
 // Launches of one library take turns.
-__attribute__((section(".data"))) static int busy = 0;
+EMULATOR_STATE(int, busy);
 EMULATOR void lock() { while (__sync_lock_test_and_set(&busy, 1)) sched_yield(); }
 EMULATOR void unlock() { __sync_lock_release(&busy); }
 
 }  // namespace host
 
 // Watch the next launch: check accesses against these arrays, draw the order of threads by a seed, and keep the message of a fault.
-extern "C" __attribute__((no_sanitize("thread"))) void xpurt_watch(const host::Range *ranges, int count, unsigned seed) {
+#ifdef EMULATOR_ITSELF
+extern "C" void xpurt_watch(const host::Range *ranges, int count, unsigned seed) {
     using namespace host;
     machine.watched = true, machine.waits = false;
     machine.ranges = ranges, machine.range_count = count, machine.last_range = nullptr, machine.seed = seed;
     for (int i = 0; i < count; ++i) machine.waits |= !ranges[i].early;
 }
-extern "C" __attribute__((no_sanitize("thread"))) const char *xpurt_fault() { return host::machine.message; }
+extern "C" const char *xpurt_fault() { return host::machine.message; }
+#endif

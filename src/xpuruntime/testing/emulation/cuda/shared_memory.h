@@ -21,12 +21,12 @@ struct Shared {
     uint32_t bytes, apart;  // of a block, and from one block to the next
     char *dirty_begin, *dirty_end;  // static memory that the kernel has touched
 };
-__attribute__((section(".data"))) static Shared shared = {};
+EMULATOR_STATE(Shared, shared);
 
 // cp.async: copies under way, in lists of their threads.
 constexpr uint32_t MAX_COPIES = 1 << 16;
 struct Copies { Copy *at; uint32_t free, used; };
-__attribute__((section(".data"))) static Copies copies = {};
+EMULATOR_STATE(Copies, copies);
 
 #define DYNAMIC_SMEM(name) unsigned char *const name = host::dynamic_memory()
 EMULATOR unsigned char *dynamic_memory() { return shared.memory + machine.thread->rank * shared.apart; }

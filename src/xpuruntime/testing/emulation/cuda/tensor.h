@@ -26,9 +26,9 @@ struct F16 {
 static __forceinline__ u32 and_or(u32 x, u32 mask, u32 bits) { return (x & mask) | bits; }
 static __forceinline__ u32 mul_bf16x2(u32 x, u32 y) { return Bf16::pack(Bf16::low(x) * Bf16::low(y), Bf16::high(x) * Bf16::high(y)); }
 
-EMULATOR u32 smem_addr(const void *shared) { return (u32)((const unsigned char *)shared - host::dynamic_memory()); }
+EMULATOR_HERE u32 smem_addr(const void *shared) { return (u32)((const unsigned char *)shared - host::dynamic_memory()); }
 
-EMULATOR void cp_async(u32 to, const void *from, bool there, u32 bytes) {
+EMULATOR_HERE void cp_async(u32 to, const void *from, bool there, u32 bytes) {
     using namespace host;
     if (there) aligned(from, bytes, false);
     Cell *const cells = dynamic_cells(to, bytes);
@@ -44,8 +44,8 @@ EMULATOR void cp_async(u32 to, const void *from, bool there, u32 bytes) {
 }
 static __forceinline__ void cp_async_16(u32 to, const void *from, bool there) { cp_async(to, from, there, 16); }
 static __forceinline__ void cp_async_4(u32 to, const void *from, bool there) { cp_async(to, from, there, 4); }
-EMULATOR void cp_async_commit() { ++host::machine.thread->copy_groups; }
-EMULATOR void cp_async_land(u32 pending) {
+EMULATOR_HERE void cp_async_commit() { ++host::machine.thread->copy_groups; }
+EMULATOR_HERE void cp_async_land(u32 pending) {
     using namespace host;
     Thread &t = *machine.thread;
     for (uint32_t at = t.first_copy; at && copies.at[at].group + pending < t.copy_groups; at = t.first_copy) {
@@ -62,7 +62,7 @@ EMULATOR void cp_async_land(u32 pending) {
 template <int pending> static __forceinline__ void cp_async_wait() { cp_async_land(pending); }
 
 struct Four { u32 x[4]; };
-EMULATOR Four matrices(u32 from, bool transposed) {
+EMULATOR_HERE Four matrices(u32 from, bool transposed) {
     const host::Slots &slots = host::meet_warp(host::LDMATRIX, ~0u, host::Slot{{from}});
     const unsigned lane = host::machine.thread->lane;
     Four r;
@@ -87,7 +87,7 @@ static __forceinline__ void ldmatrix_x4_trans(u32 (&r)[4], u32 from) {
     for (int i = 0; i < 4; ++i) r[i] = four.x[i];
 }
 
-EMULATOR u32 movmatrix_trans(u32 pair) {
+EMULATOR_HERE u32 movmatrix_trans(u32 pair) {
     const host::Slots &slots = host::meet_warp(host::MOVMATRIX, ~0u, host::Slot{{pair}});
     const unsigned lane = host::machine.thread->lane;
     u32 two[2];
@@ -96,7 +96,7 @@ EMULATOR u32 movmatrix_trans(u32 pair) {
 }
 
 struct Floats { float x[4]; };
-template <class T> EMULATOR Floats products(Floats d, Four a, u32 b0, u32 b1) {
+template <class T> EMULATOR_HERE Floats products(Floats d, Four a, u32 b0, u32 b1) {
     const host::Slots &slots = host::meet_warp(host::MMA, ~0u, host::Slot{{a.x[0], a.x[1], a.x[2], a.x[3], b0, b1}});
     const unsigned lane = host::machine.thread->lane;
     float rows[2][16], columns[2][16];
@@ -120,7 +120,7 @@ template <class T> static __forceinline__ void mma_m16n8k16(float (&d)[4], const
 
 static __forceinline__ float exp2(float x) { return exp2f(x); }
 struct Quad { u32 x[4]; };
-EMULATOR Quad load16(const void *from) {
+EMULATOR_HERE Quad load16(const void *from) {
     host::aligned(from, 16, false);
     Quad q;
     memcpy(&q, from, 16);

@@ -73,20 +73,22 @@ struct Machine {
     int range_count;
     const Range *last_range;
 };
-__attribute__((section(".data"))) static Machine machine = {};
+EMULATOR_STATE(Machine, machine);
 
 EMULATOR void *reserve(size_t bytes);  // memory: launch.h
 
 // Switch stacks: save what a call must preserve on this stack, and load it from the other one.
-asm(".pushsection .text\nxpurt_switch_stack:\n"
+#ifdef EMULATOR_ITSELF
+asm(".pushsection .text\n.globl xpurt_switch_stack\n.hidden xpurt_switch_stack\nxpurt_switch_stack:\n"
     "pushq %rbp\npushq %rbx\npushq %r12\npushq %r13\npushq %r14\npushq %r15\nmovq %rsp, (%rdi)\nmovq %rsi, %rsp\n"
     "popq %r15\npopq %r14\npopq %r13\npopq %r12\npopq %rbx\npopq %rbp\nret\n.popsection");
-extern "C" __attribute__((visibility("hidden"))) void switch_stack(void **keep, void *other) asm("xpurt_switch_stack");
+#endif
+extern "C" EMULATOR_HIDDEN void switch_stack(void **keep, void *other) asm("xpurt_switch_stack");
 EMULATOR void to_scheduler() { switch_stack(&machine.thread->sp, machine.scheduler); }
 
 // End the launch with a message.
 #define FAULT(...) (snprintf(host::fault_text, sizeof host::fault_text, __VA_ARGS__), host::fault())
-__attribute__((section(".data"))) static char fault_text[384] = {};
+EMULATOR_STATE(char, fault_text[384]);
 EMULATOR void fault() {
     if (!machine.failed) {
         const three &b = built_in.block, &t = built_in.thread;

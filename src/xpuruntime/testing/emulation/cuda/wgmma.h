@@ -4,7 +4,7 @@
 namespace hopper {
 
 // Read 16 bytes of a tile, `at` bytes from its start as if nothing were swizzled.
-template <class T> EMULATOR void read_row(float *to, u64 tile, u32 at, Running &r) {
+template <class T> EMULATOR_HERE void read_row(float *to, u64 tile, u32 at, Running &r) {
     using namespace host;
     const u32 plain = (u32)(tile & 0x3fff) * 16 + at, from = plain ^ (plain >> 7 & 7) << 4;
     const Cell *const cells = dynamic_cells(from, 16);
@@ -23,7 +23,7 @@ template <class T> EMULATOR void read_row(float *to, u64 tile, u32 at, Running &
     for (int e = 0; e < 8; ++e) to[e] = T::wide(values[e]);
 }
 // Read the tiles of a product for all lanes of a warp. b has the columns of `a b`: 2n of them.
-template <class T> EMULATOR void load_tiles(Products &p, u64 a, u64 b, u32 n, bool from_registers) {
+template <class T> EMULATOR_HERE void load_tiles(Products &p, u64 a, u64 b, u32 n, bool from_registers) {
     if (p.count == MAX_RUNNING) FAULT("more than %u products of a warp run", MAX_RUNNING);
     Running &r = p.running[p.count++];
     r.rows = 0, r.group = host::machine.thread->product_groups;
@@ -42,7 +42,7 @@ template <class T> EMULATOR void load_tiles(Products &p, u64 a, u64 b, u32 n, bo
     r.began = ++host::machine.tick;
 }
 
-EMULATOR Sums &sums_at(float *d, u32 n) {
+EMULATOR_HERE Sums &sums_at(float *d, u32 n) {
     using namespace host;
     Thread &t = *machine.thread;
     Sums *const sums = state.sums[machine.current];
@@ -57,7 +57,7 @@ EMULATOR Sums &sums_at(float *d, u32 n) {
     return s;
 }
 
-template <class T> EMULATOR void issue(float *d, u32 n, u64 a, u64 b, const u32 *registers, bool accumulate) {
+template <class T> EMULATOR_HERE void issue(float *d, u32 n, u64 a, u64 b, const u32 *registers, bool accumulate) {
     using namespace host;
     Slot mine = {};
     if (registers) memcpy(&mine, registers, 16);
