@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 from ...decisions import Reason, Support
 from ...ir import Graph, Node
+from ...ir.extensions import ATEN
 from ...ir.family import family_of, source_names
 from ...kernels.kernel import NodeCall
 from ...policies import KernelPolicy, Rule
@@ -20,8 +21,6 @@ __all__ = ["PartitionRequest", "Supports"]
 
 Supports: TypeAlias = Callable[[NodeCall], "Support | bool"]
 """A function that returns whether an engine supports a node, such as ``is_op_supported``."""
-
-_ATEN = frozenset({"aten", "torch"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +71,7 @@ class PartitionRequest:
     def offers(self, graph: Graph, node: Node) -> dict[str, Support]:
         """Return every engine with its answer, in order of preference."""
         engines = [self.engine, *self.others]
-        if node.op == "opaque" and node.attrs["domain"] in _ATEN and "torch" not in engines:
+        if node.op == "opaque" and node.attrs["domain"] in ATEN and "torch" not in engines:
             engines.append("torch")
         return {e: self.answer(graph, node, e) for e in engines}
 
@@ -99,7 +98,7 @@ class PartitionRequest:
                 return answer
             no = Support.no(Reason.OP_UNSUPPORTED, f"the support function refused {node.op}")
             return Support.yes() if answer else no
-        aten = node.op == "opaque" and node.attrs["domain"] in _ATEN
+        aten = node.op == "opaque" and node.attrs["domain"] in ATEN
         if name == "torch":
             no = Support.no(Reason.OP_UNSUPPORTED, "the torch engine evaluates opaque ATen ops only")
             return Support.yes() if aten else no

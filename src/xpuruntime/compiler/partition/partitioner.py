@@ -22,6 +22,7 @@ from ...decisions import Candidate, Decision, Reason, Support
 from ...errors import DeviceUnavailable, EngineUnavailable
 from ...faults import contained, foreign
 from ...ir import Graph, Node, specialize
+from ...ir.extensions import LEFT_TO_PYTORCH, of_an_extension
 from ...ir.family import source_names
 from ...ir.shapes.decided import open_sizes
 from ...policies import KernelPolicy, Policy, Resolved
@@ -331,11 +332,14 @@ class _Partitioner:
     ) -> EngineUnavailable:
         name = source_names(nodes[0])[0]
         rejected = tuple(Candidate.rejected(e, s) for e, s in offers.items() if not s)
+        do = "Name another engine in others= or place=; 'interpreter' runs every op of the IR, slowly."
+        if of_an_extension(self.graph, nodes[0]):
+            do = f"{LEFT_TO_PYTORCH}, or write it with PyTorch's own ops."
         return EngineUnavailable(
             f"partition of {self.graph.name!r}",
             f"{nodes[0].op} ({name}): {what}",
             got="; ".join(f"{c.name}: {c.reason}" for c in rejected),
-            do="Name another engine in others= or place=; 'interpreter' runs every op of the IR, slowly.",
+            do=do,
             decision=Decision("engine", name, None, rejected),
         )
 

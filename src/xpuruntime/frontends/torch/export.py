@@ -30,6 +30,11 @@ _REASONS = (
         "takes or returns an object that PyTorch cannot flatten into tensors",
         "Return tensors, tuples or dicts (transformers: config.use_cache = False), or register the type with torch.export.register_dataclass.",
     ),
+    (
+        "no fake impl",
+        "calls an operator that has no implementation for shapes",
+        "Register one with torch.library.register_fake: it returns an empty tensor of the result's shape and dtype.",
+    ),
     ("data-dependent", "branches on the content of a tensor", _CONTROL_FLOW),
     ("GuardOnDataDependent", "branches on the content of a tensor", _CONTROL_FLOW),
     (

@@ -12,6 +12,7 @@ from typing import Any
 from ...errors import InputError, ModelError
 from ...frontends.model_file import open_model
 from ...ir import Graph, Node
+from ...ir.extensions import LEFT_TO_PYTORCH
 from ...protocols import Array, ModelSource, NodeRef
 from ...storage.store import Store
 from ...types import DType
@@ -125,11 +126,12 @@ def _written(model: ModelSource) -> ModelSource:
 
     graph, weights = model.graph
     if graph.states:
+        opaque = any(n.op == "opaque" for n in graph.nodes)
         raise ModelError(
             f"model {model.name!r}",
             "keeps state from run to run, which ONNX cannot express",
             got=", ".join(s.name for s in graph.states),
-            do="Use engine='native'.",
+            do=f"{LEFT_TO_PYTORCH}." if opaque else "Use engine='native'.",
         )
     # The graph stays with it, as the source of references that do not depend on how it was written.
     return replace(open_model(to_onnx(graph, weights), name=model.name), graph=model.graph)

@@ -12,6 +12,7 @@ from ... import __version__
 from ...decisions import Reason, Support
 from ...errors import BuildError, FormatError, LockError, XpuError
 from ...ir import Graph, Node
+from ...ir.extensions import LEFT_TO_PYTORCH, of_an_extension
 from ...plugins.registered import registered_kernels
 from ...program.program import CompiledProgram
 from ...protocols import Artifact, EngineRequest, ModelSource
@@ -164,21 +165,28 @@ def _ops(model: ModelSource) -> Support:
             return Support.no(
                 Reason.OP_UNSUPPORTED,
                 _no_form(node),
-                do="Correct the attribute, or export the model again." if faulty else _elsewhere(model),
+                do="Correct the attribute, or export the model again."
+                if faulty
+                else _elsewhere(model, graph, node),
             )
         for spec in (v.spec for v in node.outputs if v.spec is not None):
             if spec.symbols - known:
                 return Support.no(
                     Reason.SHAPE_UNSUPPORTED,
                     f"the shape of {name}'s result is known only at run time: {spec}; native programs have static shapes",
-                    do=_elsewhere(model),
+                    do=_elsewhere(model, graph, node),
                 )
     return Support.yes()
 
 
-def _elsewhere(model: ModelSource) -> str:
+def _elsewhere(model: ModelSource, graph: Graph, node: Node) -> str:
     """Return what to do about a node that the native engine does not have."""
     if model.format == "graph":
+        if of_an_extension(graph, node):
+            return f"{LEFT_TO_PYTORCH}, or write it with PyTorch's own ops."
+        if graph.states:  # such a model is not divided over engines
+            names = ", ".join(s.name.removesuffix(".state") for s in graph.states)
+            return f"{LEFT_TO_PYTORCH}. Or pass what the module keeps ({names}) as inputs, and return it: then a session leaves this op to PyTorch."
         return "Leave engine out, or add allow_fallback='cpu': PyTorch then computes the nodes of its own operators."
     return "Use a vendor engine for this model."
 

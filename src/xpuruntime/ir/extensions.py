@@ -1,0 +1,16 @@
+"""Operators of PyTorch extensions in a graph, and what to do about parts of a module that no session computes."""
+
+from __future__ import annotations
+
+from .graph import Graph, Node
+
+__all__ = ["ATEN", "LEFT_TO_PYTORCH", "of_an_extension"]
+
+ATEN = frozenset({"aten", "torch"})
+"""The domains of opaque nodes with PyTorch's own ops."""
+LEFT_TO_PYTORCH = "Use torch.compile(module, backend='xpuruntime'), which leaves it to PyTorch"
+
+
+def of_an_extension(graph: Graph, node: Node) -> bool:
+    """Return True for an operator of a PyTorch extension, of which only the extension has a form."""
+    return node.op == "opaque" and node.attrs["domain"] not in ATEN and "torch" in graph.metadata
