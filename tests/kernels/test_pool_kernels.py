@@ -192,7 +192,9 @@ def test_indices_of_nan_are_those_of_pytorch(last):
         "dilation": [1, 1],
         "ceil_mode": False,
     }
-    values, places = check_kernel(CpuPool(), "max_pool", [x], layouts=layouts(x, 2, last), outputs=2, **window)
+    values, places = check_kernel(
+        CpuPool(), "max_pool", [x], layouts=layouts(x, 2, last), outputs=2, **window
+    )
     wanted = torch.nn.functional.max_pool2d(torch.from_numpy(x), 3, 2, 1, return_indices=True)
     np.testing.assert_array_equal(values, wanted[0].numpy())
     np.testing.assert_array_equal(places, wanted[1].numpy())
