@@ -181,7 +181,9 @@ def test_a_number_as_an_operand(op: str, data: st.DataObject) -> None:
         return  # PyTorch takes no number there
     shape = data.draw(hnp.array_shapes(min_dims=1, max_dims=3, min_side=0, max_side=4))
     x = data.draw(arrays(shape, data.draw(st.sampled_from(DTYPES))))
-    number = data.draw(INTS | st.floats(-10, 10, width=32))
+    number = data.draw(
+        INTS | st.floats(-10, 10, width=32, allow_subnormal=False)
+    )  # vectors of PyTorch divide by 0 then
     if op in ("add", "sub", "pow") and isinstance(number, float):
         number = float(DType.BFLOAT16.numpy.type(number))
     agree(op, BINARY[op], x, number)

@@ -78,7 +78,7 @@ def test_places_of_maxima(over):
     x[0, 3] = -np.inf
     x[1, 4, 2, 2] = x[1, 4, 2, 3] = np.nan
     for last in (True, False):
-        pool("max_pool", x, stride=(2, 1), padding=[1, 1], indices_over=over, last=last)
+        pool("max_pool", x, stride=(2, 1), padding=[1, 1], indices_over=over, last=last, outputs=2)
 
 
 @pytest.mark.sampled(4)
@@ -176,3 +176,25 @@ def test_regions(options):
     )
     whole = np.concatenate([images[:, None].astype(np.float32), rois], 1)
     check_kernel(LoopedTasks(RegionPool()), "max_roi_pool", [x, whole], output_size=[3, 2], spatial_scale=0.7)
+
+
+@pytest.mark.parametrize("last", [True, False], ids=["channels last", "dense"])
+def test_indices_of_nan_are_those_of_pytorch(last):
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(7)
+    x = rng.integers(-2, 3, (2, 8, 9, 11)).astype(np.float32)
+    x[rng.random(x.shape) < 0.2] = np.nan
+    x[rng.random(x.shape) < 0.1] = -np.inf
+    window = {
+        "kernel_size": [3, 3],
+        "stride": [2, 2],
+        "padding": [1, 1],
+        "dilation": [1, 1],
+        "ceil_mode": False,
+    }
+    values, places = check_kernel(
+        CpuPool(), "max_pool", [x], layouts=layouts(x, 2, last), outputs=2, **window
+    )
+    wanted = torch.nn.functional.max_pool2d(torch.from_numpy(x), 3, 2, 1, return_indices=True)
+    np.testing.assert_array_equal(values, wanted[0].numpy())
+    np.testing.assert_array_equal(places, wanted[1].numpy())

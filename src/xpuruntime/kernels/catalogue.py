@@ -105,7 +105,6 @@ def _cuda() -> tuple[Kernel, ...]:
     from .cuda.norm import KERNELS as NORM
     from .cuda.peer_reduce import KERNELS as PEER_REDUCE
     from .cuda.pool import KERNELS as POOL
-    from .cuda.pool_gradient import KERNELS as POOL_GRADIENT
     from .cuda.reduce import KERNELS as REDUCE
     from .cuda.rnn import KERNELS as RNN
     from .cuda.rope import KERNELS as ROPE
@@ -134,7 +133,6 @@ def _cuda() -> tuple[Kernel, ...]:
         *ATTENTION_CUDNN,
         *CONV,
         *POOL,
-        *POOL_GRADIENT,
         *ROPE,
         *MOVEMENT,
         *RNN,

@@ -21,7 +21,6 @@ from ._lib.expand_windows import (
     expand_avg_pool_backward,
     expand_convolution_backward,
     expand_max_pool_backward,
-    expand_max_pool_value_backward,
 )
 from ._lib.expansion import Expansion
 from .context import PassContext
@@ -414,7 +413,6 @@ EXPANSIONS: Mapping[str, Callable[[Expansion], None]] = {
     "convolution_integer": expand_convolution_integer,
     "qlinear_convolution": expand_qlinear_convolution,
     "max_pool_backward": expand_max_pool_backward,
-    "max_pool_value_backward": expand_max_pool_value_backward,
     "avg_pool_backward": expand_avg_pool_backward,
     "batch_norm_train": expand_batch_norm_train,
     "rope": _rope,

@@ -65,7 +65,7 @@ KERNELS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "activation": _USUAL,
         "elementwise": ("narrow", "strided", *_USUAL),
         "reduce": _USUAL,
-        "pool": ("gather", "places", "regions", *_USUAL),
+        "pool": ("places", "regions", *_USUAL),
         "embedding": _USUAL,
         "create": ("fill", *_USUAL),
         "data_movement": ("strided", *_USUAL),

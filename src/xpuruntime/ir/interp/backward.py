@@ -116,31 +116,6 @@ def max_pool_backward(grad: Array, x: Array, indices: Array, *, kernel_size: Seq
     return total.reshape(x.shape)
 
 
-def max_pool_value_backward(
-    grad: Array,
-    x: Array,
-    y: Array,
-    *,
-    kernel_size: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    ceil_mode: bool,
-) -> Array:
-    """Route each window's gradient to the first element that equals its maximum y; if y is NaN, to the last NaN."""
-    w = windows_of(x, kernel_size, stride, padding, dilation, ceil_mode)
-    values, inside = w.padded(x, 0), w.padded(np.ones(x.shape), 0) > 0
-    taken = np.full(y.shape, -1)
-    for i, (_, where) in enumerate(w.taps()):
-        value, met = values[last(where)], inside[last(where)]
-        first = (value == y) & (taken < 0)
-        taken[met & (first | (np.isnan(value) & np.isnan(y)))] = i
-    full = w.padded(np.zeros(x.shape), 0)
-    for i, (_, where) in enumerate(w.taps()):
-        full[last(where)] += np.where(taken == i, grad, 0)
-    return w.crop(full)
-
-
 def adaptive_avg_pool_backward(grad: Array, x: Array) -> Array:
     """Distribute each window's gradient equally to its elements."""
     n = x.ndim - 2
@@ -228,7 +203,6 @@ RULES: dict[str, InterpRule] = {
     "convolution_backward": wide(convolution_backward),
     "avg_pool_backward": wide(avg_pool_backward),
     "max_pool_backward": wide(max_pool_backward),
-    "max_pool_value_backward": wide(max_pool_value_backward),
     "adaptive_avg_pool_backward": wide(adaptive_avg_pool_backward),
     "layer_norm_backward": wide(layer_norm_backward),
     "layer_norm_backward_add": wide(layer_norm_backward_add),

@@ -68,12 +68,6 @@ ROWS: tuple[OpEntry, ...] = (
         aten="max_pool2d_with_indices_backward",
     ),
     op(
-        f"max_pool_value_backward(grad, x, y; {WINDOW}) -> grad_x",
-        "pool",
-        _of_second,
-        meaning="max_pool_backward with the indices found again: the first element that equals the maximum y, the last one of NaNs",
-    ),
-    op(
         "adaptive_avg_pool_backward(grad, x) -> grad_x",
         "pool",
         _of_second,

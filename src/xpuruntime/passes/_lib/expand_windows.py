@@ -10,12 +10,7 @@ from ...ir.ops._shapes import pads
 from ...types import DType
 from .expansion import Expansion
 
-__all__ = [
-    "expand_avg_pool_backward",
-    "expand_convolution_backward",
-    "expand_max_pool_backward",
-    "expand_max_pool_value_backward",
-]
+__all__ = ["expand_avg_pool_backward", "expand_convolution_backward", "expand_max_pool_backward"]
 
 
 def expand_convolution_backward(emit: Expansion) -> None:
@@ -113,14 +108,6 @@ def expand_max_pool_backward(emit: Expansion) -> None:
     values = emit("view", wide, size=(planes, windows))
     total = emit("scatter", zeros, positions, values, dim=1, reduce="add")
     _forward(emit, result.name, emit("view", total, size=shape))
-
-
-def expand_max_pool_value_backward(emit: Expansion) -> None:
-    """Expand the op: the pool is computed again, for its indices."""
-    grad, x = emit.input(0), emit.input(1)
-    attrs = emit.node.attrs
-    _, indices = emit.editor.insert(emit.node, "max_pool", x, outputs=2, **attrs)
-    emit.editor.replace(emit.node, "max_pool_backward", grad, x, indices, **attrs)
 
 
 def expand_avg_pool_backward(emit: Expansion) -> None:

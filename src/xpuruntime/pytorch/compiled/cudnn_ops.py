@@ -1,6 +1,6 @@
 """Ops of compiled graphs: a batch norm of images in training with the ReLU after it and an addition before it, a max pool, and their gradients.
 
-cuDNN computes them on CUDA, and our kernel the gradient of a max pool. Graphs receive them after PyTorch's autograd, so they have none.
+cuDNN computes them, on CUDA. Graphs receive them after PyTorch's autograd, so they have none.
 """
 
 from __future__ import annotations
@@ -13,10 +13,8 @@ from torch import Tensor
 from ...decisions import Support
 from ..cudnn import pools
 from ..cudnn.norms import norm_relu, norm_relu_backward, reserved_bytes
-from ..formulas.pool import IMAGE_POOL_BACKWARD as IMAGE_POOL_FORMULA
 from ..ops.library import LIBRARY
-from ..programs import BACKWARD, FORWARD, FormulaCall, Prepared, run
-from ..requests import DEFAULT
+from ..programs import BACKWARD, FORWARD, Prepared
 from ..step_record import note
 
 __all__ = ["IMAGE_POOL", "IMAGE_POOL_BACKWARD", "NORM_RELU", "NORM_RELU_BACKWARD"]
@@ -124,14 +122,8 @@ def _pool(x: Tensor, window: Sequence[int]) -> Tensor:
 
 
 def _pool_backward(grad: Tensor, x: Tensor, y: Tensor, window: Sequence[int]) -> Tensor:
-    """Return the gradient of x by our kernel; by cuDNN, which takes several times as long, if no program can be had."""
-    grad, x, y = map(_images, (grad, x, y))
-    rows = [image.permute(0, 2, 3, 1) for image in (grad, x, y)]
-    sizes = tuple(tuple(window[i : i + 2]) for i in (0, 2, 4))
-    results = run(FormulaCall(IMAGE_POOL_FORMULA, "pool", BACKWARD, rows, sizes, DEFAULT))
-    if results is not None:
-        return results[0].permute(0, 3, 1, 2)
     note(_CALLS["max_pool_image_backward"])
+    grad, x, y = map(_images, (grad, x, y))
     return pools.max_pool_backward(grad, x, y, pools.window_of(window))
 
 

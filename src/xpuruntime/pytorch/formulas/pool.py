@@ -6,7 +6,7 @@ from typing import Any
 
 from .formula import Formula, Writer
 
-__all__ = ["AVG_POOL", "AVG_POOL_BACKWARD", "IMAGE_POOL_BACKWARD", "MAX_POOL", "MAX_POOL_BACKWARD"]
+__all__ = ["AVG_POOL", "AVG_POOL_BACKWARD", "MAX_POOL", "MAX_POOL_BACKWARD"]
 
 _WINDOW = ("kernel_size", "stride", "padding", "dilation", "ceil_mode")
 _MEAN = ("kernel_size", "stride", "padding", "ceil_mode", "count_include_pad", "divisor")
@@ -26,13 +26,6 @@ def _max_pool_backward(w: Writer) -> list[str]:
     return [w.b.max_pool_backward(w["grad"], w["x"], w["indices"], **_options(w))]
 
 
-def _image_pool_backward(w: Writer) -> list[str]:
-    """Return the gradient of x [n, h, w, c]."""
-    images = [w.b.permute(w[name], dims=[0, 3, 1, 2]) for name in ("grad", "x", "y")]
-    dx = w.b.max_pool_value_backward(*images, ceil_mode=False, **_options(w))
-    return [w.b.permute(dx, dims=[0, 2, 3, 1])]
-
-
 def _avg_pool(w: Writer) -> list[str]:
     return [w.b.avg_pool(w["x"], **_options(w))]
 
@@ -44,9 +37,6 @@ def _avg_pool_backward(w: Writer) -> list[str]:
 MAX_POOL = Formula("max_pool", ("x",), _WINDOW, _max_pool)
 MAX_POOL_BACKWARD = Formula(
     "max_pool_backward", ("grad", "x", "indices"), (*_WINDOW, "wanted"), _max_pool_backward
-)
-IMAGE_POOL_BACKWARD = Formula(
-    "image_pool_backward", ("grad", "x", "y"), ("kernel_size", "padding", "stride"), _image_pool_backward
 )
 AVG_POOL = Formula("avg_pool", ("x",), _MEAN, _avg_pool)
 AVG_POOL_BACKWARD = Formula("avg_pool_backward", ("grad", "x"), (*_MEAN, "wanted"), _avg_pool_backward)
