@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -204,8 +205,10 @@ def _read(x: Array, at: Sequence[Array]) -> Array:
         within = (a >= 0) & (a <= size - 1)
         inside &= within
         index = index * size + np.where(within, a, 0).astype(np.int64)
-    flat = x.reshape(*x.shape[:2], -1)
-    read = np.take_along_axis(flat, index.reshape(index.shape[0], 1, -1), 2)
+    flat = x.reshape(
+        *x.shape[:2], math.prod(x.shape[2:])
+    )  # without -1: the batch or the channels may be empty
+    read = np.take_along_axis(flat, index.reshape(index.shape[0], 1, math.prod(index.shape[1:])), 2)
     return np.where(inside[:, None], read.reshape(*x.shape[:2], *at[0].shape[1:]), 0.0)
 
 

@@ -30,6 +30,20 @@ def _triangle(call: NodeCall) -> TaskText:
     return TaskText(body, math.prod(y.shape[:-1]), per=y.shape[-1])
 
 
+def _triangle_element(call: NodeCall) -> TaskText:
+    """Return the text of one element per GPU thread, in memory order."""
+    x, y, n = whole(call, 0), result(call), call.outputs[0].rank
+    at, order = _names(n), call.outputs[0].physical.order
+    keep = f"i{n - 1} - i{n - 2} {'<=' if call.op == 'tril' else '>='} {call.attrs['diagonal']}"
+    body = [
+        *unravel([y.shape[d] for d in order], prefix="r"),
+        *(f"const int64_t i{d} = r{place};" for place, d in enumerate(order)),
+        f"*({address(y, at)}) = {keep} ? *({address(x, at)}) : {_zero(call)};",
+    ]
+    total = math.prod(y.shape)
+    return TaskText(body if total else [], total)
+
+
 def _zero(call: NodeCall) -> str:
     from ...codegen.loops.boxes import bits_type
     from ...codegen.loops.points import STORAGE
@@ -163,8 +177,8 @@ KERNELS = (
     TemplateKernel(
         "places/generated",
         {
-            "tril": OpTemplate(_triangle),
-            "triu": OpTemplate(_triangle),
+            "tril": OpTemplate(_triangle, thread_text=_triangle_element),
+            "triu": OpTemplate(_triangle, thread_text=_triangle_element),
             "reverse_sequence": OpTemplate(_reverse_sequence, computes(1, dtypes=INTEGERS)),
             "masked_scatter": OpTemplate(_masked_scatter, computes(1, dtypes=frozenset({DType.BOOL}))),
             "tensor_scatter": OpTemplate(_tensor_scatter),

@@ -89,16 +89,27 @@ class RegionPool(PortableKernel):
         return Support.yes()
 
     def task_stage(self, call: NodeCall, environment: TaskEnvironment) -> TaskStage:
-        """Return one stage with one region per task."""
+        """Return one stage with one region per task, on a GPU one channel of a region."""
         x, rois, y = call.tensor(0).spec, call.tensor(1).spec, call.outputs[0]
         kinds = [C_TYPES[s.dtype] for s in (x, rois, y)]
         align = call.op == "roi_align"
         args: tuple[str, ...] = ("in0", "in1", *(("in2",) if align else ()), "out0")
         strides = ", ".join(braces(s.physical.strides) for s in (x, rois, y))
         scale = number(float(call.attrs["spatial_scale"]))
-        fields = f"{braces(sizes(x))}, {braces(sizes(y))}, {strides}, {scale}"
-        operands = f"(const {kinds[0]} *)args[0], (const {kinds[1]} *)args[1]"
-        out = f"({kinds[2]} *)args[{len(args) - 1}], begin, end"
+        regions, channels, *bins = sizes(y)
+        places, tasks, span = ("", ""), max(sizes(rois)[0], 1), "begin, end"
+        split: tuple[str, ...] = ()
+        kind = "static const"
+        if environment.thread_per_task:
+            tasks, span = regions * channels, "region, region + 1"
+            split = (
+                f"const int64_t region = begin / {max(channels, 1)}, channel = begin % {max(channels, 1)};",
+            )
+            places = (f" + channel * {x.physical.strides[1]}", f" + channel * {y.physical.strides[1]}")
+            channels, kind = 1, "const"
+        fields = f"{braces(sizes(x))}, {braces((regions, channels, *bins))}, {strides}, {scale}"
+        operands = f"(const {kinds[0]} *)args[0]{places[0]}, (const {kinds[1]} *)args[1]"
+        out = f"({kinds[2]} *)args[{len(args) - 1}]{places[1]}, {span}"
         if align:
             images = call.tensor(2).spec
             flags = ", ".join(
@@ -113,10 +124,10 @@ class RegionPool(PortableKernel):
             run = f"pool::max_regions(shape, {operands}, {out});"
         return TaskStage(
             stem=call.op,
-            lines=(f"static const pool::Regions shape = {{{fields}}};", run),
+            lines=(*split, f"{kind} pool::Regions shape = {{{fields}}};", run),
             about=f"{call.op}: {x}, {rois} -> {y}",
             args=args,
-            tasks=max(sizes(rois)[0], 1),
+            tasks=tasks,
             parts=frozenset({"pool_regions"}),
             grain=1,
             bytes=sum(s.size_bytes or 0 for s in (x, rois, y)),

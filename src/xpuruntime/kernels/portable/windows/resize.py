@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ....codegen.loops.boxes import Box
 from ....codegen.loops.combine import bits_of
 from ....codegen.loops.points import address, number, storage, table, unravel
 from ....decisions import Reason, Support
@@ -139,6 +140,79 @@ def _resize(call: NodeCall) -> TaskText:
     return TaskText(body, math.prod(y.shape[d] for d in others), head, per=per, parts=frozenset({"arith"}))
 
 
+def _resize_pack(call: NodeCall) -> TaskText:
+    """Return the text of one pack of contiguous elements per GPU thread, in memory order, with the sums of ``_resize``."""
+    x, y, axes = whole(call, 0), result(call), _axes(call)
+    order, total = call.outputs[0].physical.order, math.prod(y.shape)
+    if not total:
+        return TaskText([], 0)
+    dtype, nearest = call.outputs[0].dtype, call.attrs["mode"] == "nearest"
+    sum_type = "float" if dtype in FLOATS - {DType.FLOAT64} else "double"
+    width = _pack_width(x, y, axes, order[-1], dtype)
+    names = [f"i{d}" for d in range(len(order))]
+    head = [table("int32_t", f"start{a.dim}", a.start) for a in axes]
+    if not nearest:
+        head += [table(sum_type, f"share{a.dim}", [w for row in a.weights for w in row]) for a in axes]
+    # volatile: see _resize
+    head += [table("volatile bool", f"outside{a.dim}", a.outside) for a in axes if any(a.outside)]
+    packs = [*(y.shape[d] for d in order[:-1]), y.shape[order[-1]] // width]
+    index = "uint32_t" if total < 2**31 else "int64_t"  # division of 32 bits is faster
+    body = [f"const {index} e = ({index})task;", *unravel(packs, "e", "r")]
+    for at, d in enumerate(order):
+        body.append(f"const int64_t i{d} = r{at}{f' * {width}' if width > 1 and d == order[-1] else ''};")
+    to = address(y, names)
+    out = " || ".join(f"outside{a.dim}[i{a.dim}]" for a in axes if any(a.outside))
+    if out:
+        kind, fill = f"uint{dtype.bits}_t", bits_of(call.attrs["extrapolation_value"], dtype)
+        body.append(f"if ({out}) {{ fill_pack<{width}>(({kind} *)({to}), ({kind}){fill}); continue; }}")
+    source = list(names)
+    for axis in axes:
+        source[axis.dim] = f"start{axis.dim}[i{axis.dim}]"
+    if nearest:
+        body.append(f"copy_pack<{width}>({to}, {address(x, source)});")
+        return TaskText(body, total // width, head)
+    aligned = f"fits<{width}>({x.arg}) && fits<{width}>({y.arg})" if width > 1 else "true"
+    body += [f"const bool whole = {aligned};", f"{sum_type} total0[{width}] = {{}};"]
+    blended = axes[::-1]
+    for depth, axis in enumerate(blended):
+        body.append(f"for (int64_t k{depth} = 0; k{depth} < {axis.taps}; ++k{depth}) {{")
+        body.append(f"{sum_type} total{depth + 1}[{width}] = {{}};")
+        source[axis.dim] = f"(start{axis.dim}[i{axis.dim}] + k{depth})"
+    lanes = f"#pragma unroll\nfor (int u = 0; u < {width}; ++u)"
+    deepest = len(blended)
+    body += [
+        f"const auto taken = decoded(fetch<{width}>({address(x, source)}, whole));",
+        f"{lanes} total{deepest}[u] = ({sum_type})taken.at[u];",
+    ]
+    for depth, axis in reversed(list(enumerate(blended))):
+        share = f"share{axis.dim}[i{axis.dim} * {axis.taps} + k{depth}]"
+        body += [f"{lanes} total{depth}[u] += {share} * total{depth + 1}[u];", "}"]
+    kind = storage(dtype)
+    body += [
+        f"pack<{kind}, {width}> rounded;",
+        f"{lanes} {_store(f'({kind} *)&rounded.at[u]', 'total0[u]', dtype)}",
+        f"put<{width}>({to}, rounded, whole);",
+    ]
+    return TaskText(body, total // width, head, parts=frozenset({"arith"}))
+
+
+_PACK_BYTES = 16
+"""Bytes of the widest access of a GPU thread."""
+_MIN_THREADS = 1 << 16
+"""GPU threads below which packs are split."""
+
+
+def _pack_width(x: Box, y: Box, axes: Sequence[_Axis], inner: int, dtype: DType) -> int:
+    """Return the contiguous elements of a GPU thread: more than 1 if the innermost dim, of channels say, is not resized."""
+    if x.strides[inner] != 1 or y.strides[inner] != 1 or any(a.dim == inner for a in axes):
+        return 1
+    steps = [y.shape[inner], *(s for b in (x, y) for d, s in enumerate(b.strides) if d != inner)]
+    width, total = max(1, _PACK_BYTES * 8 // dtype.bits), math.prod(y.shape)
+    while width > 1 and (any(s % width for s in steps) or total // width < _MIN_THREADS):
+        width //= 2
+    return width
+
+
 def _store(where: str, value: str, dtype: DType) -> str:
     """Return the line that stores a value: floats are rounded once, integers half to even and clamped."""
     if dtype.is_float:
@@ -202,21 +276,34 @@ def _grid_sample(call: NodeCall) -> TaskText:
     return TaskText(body, -(-total // strip), per=per, parts=frozenset({"sampling"}))
 
 
-def _grid_sample_alone(call: NodeCall) -> TaskText:
-    """Return the text of one grid position per task."""
+def _grid_sample_channels(call: NodeCall) -> TaskText:
+    """Return the text of one grid position and some of its channels per GPU thread."""
     x, y = whole(call, 0), result(call)
-    outer, max_taps = (y.shape[0], *y.shape[2:]), _taps(call)
+    outer, max_taps, channels = (y.shape[0], *y.shape[2:]), _taps(call), x.shape[1]
+    positions = math.prod(outer)
+    last = y.strides[1] == 1 and channels > 1
+    # Threads of one position repeat the computation of its taps. Neighboring threads access what is contiguous.
+    groups = max(-(-_MIN_THREADS // max(positions, 1)), _CHANNELS_LAST_GROUPS if last else 1)
+    groups = max(1, min(groups, channels))
+    split = (
+        (f"task / {groups}", f"task % {groups}") if last else (f"task % {positions}", f"task / {positions}")
+    )
     names = [f"i{d}" for d in range(len(outer))]
     body = [
+        f"const int64_t position = {split[0]}, group = {split[1]};",
         f"int64_t at[{max_taps}], taps; double share[{max_taps}];",
-        *_places(call, "at", "share", "taps"),
-        f"for (int64_t c = 0; c < {x.shape[1]}; ++c) {{",
+        *_places(call, "at", "share", "taps", "position"),
+        f"for (int64_t c = group; c < {channels}; c += {groups}) {{",
         "  double total = 0;",
         f"  for (int64_t k = 0; k < taps; ++k) total += (double)load<1>({x.arg} + at[k] + c * {x.strides[1]}) * share[k];",
         f"  store<1>({address(y, [names[0], 'c', *names[1:]])}, convert<{storage(call.outputs[0].dtype)}>(total));",
         "}",
     ]
-    return TaskText(body, math.prod(outer), per=x.shape[1] * 16, parts=frozenset({"sampling"}))
+    return TaskText(body if positions else [], positions * groups, parts=frozenset({"sampling"}))
+
+
+_CHANNELS_LAST_GROUPS = 8
+"""Minimum GPU threads of a grid position with contiguous channels."""
 
 
 def _reach(mode: str) -> tuple[int, int]:
@@ -229,13 +316,13 @@ def _taps(call: NodeCall) -> int:
     return int((high - low) ** (call.tensor(0).spec.rank - 2))
 
 
-def _places(call: NodeCall, at: str, weights: str, taps: str) -> list[str]:
-    """Return lines that compute the taps of grid position ``task``: the offsets and weights of those inside the image, and their number."""
+def _places(call: NodeCall, at: str, weights: str, taps: str, position: str = "task") -> list[str]:
+    """Return lines that compute the taps of a grid position: the offsets and weights of those inside the image, and their number."""
     x, grid, y, a = whole(call, 0), whole(call, 1), result(call), call.attrs
     n, mode, aligned = len(x.shape) - 2, a["mode"], "true" if a["align_corners"] else "false"
     pad = {"zeros": 0, "border": 1, "reflection": 2}[a["padding_mode"]]
     index_names = [f"i{d}" for d in range(n + 1)]
-    lines = unravel((y.shape[0], *y.shape[2:]))
+    lines = unravel((y.shape[0], *y.shape[2:]), position)
     for d in range(n):
         size = x.shape[2 + d]
         grid_value = address(grid, [*index_names, str(n - 1 - d)]) if grid.strides[-1] else grid.arg
@@ -272,18 +359,11 @@ def _affine_grid(call: NodeCall) -> TaskText:
         tick = f"-1.0 + i{1 + d} * {number(2.0 / (size - 1))}" if size > 1 else "0.0"
         edge = "" if call.attrs["align_corners"] else f" * {number(float(size - 1))} / {number(float(size))}"
         body.append(f"const double p{d} = ({tick}){edge};")
-        terms.append(f"(double)load<1>({_theta(theta, ['i0', names[-1], str(n - 1 - d)])}) * p{d}")
-    terms.append(f"(double)load<1>({_theta(theta, ['i0', names[-1], str(n)])})")
+        terms.append(f"(double)load<1>({address(theta, ['i0', names[-1], str(n - 1 - d)])}) * p{d}")
+    terms.append(f"(double)load<1>({address(theta, ['i0', names[-1], str(n)])})")
     kind = storage(call.outputs[0].dtype)
     body.append(f"store<1>({address(y, names)}, convert<{kind}>({' + '.join(terms)}));")
     return TaskText(body, math.prod(y.shape))
-
-
-def _theta(theta: object, names: Sequence[str]) -> str:
-    from ....codegen.loops.boxes import Box
-
-    assert isinstance(theta, Box)
-    return address(theta, names)
 
 
 def _grids(call: NodeCall) -> Support | None:
@@ -296,8 +376,8 @@ KERNELS = (
     TemplateKernel(
         "resize/generated",
         {
-            "resize": OpTemplate(_resize, _resizable),
-            "grid_sample": OpTemplate(_grid_sample, _grids, _grid_sample_alone),
+            "resize": OpTemplate(_resize, _resizable, _resize_pack),
+            "grid_sample": OpTemplate(_grid_sample, _grids, _grid_sample_channels),
             "affine_grid": OpTemplate(_affine_grid, computes()),
         },
     ),
