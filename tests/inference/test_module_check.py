@@ -122,6 +122,18 @@ def test_a_module_that_computes_something_else_when_it_is_exported(engine, tmp_p
         np.testing.assert_allclose(session.run([x])["output"], (2 * module(x)).detach(), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("engine", ["native", "onnxruntime"])
+def test_what_overflows_in_the_type_of_the_model_is_right(engine, tmp_path):
+    """The module's own results in float64 are finite there."""
+
+    class Squares(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * x
+
+    with opened(Squares(), torch.tensor([1.0, 1e30]), engine, tmp_path) as session:
+        assert verdict_of(session).code is Reason.CHECKED
+
+
 def test_small_scores_of_a_vendor_are_not_wrong(tmp_path):
     """ONNX Runtime's sigmoid has an error of some last places of 1, which is much of a score of 0.00001."""
 

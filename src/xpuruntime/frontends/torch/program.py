@@ -140,8 +140,7 @@ class ProgramImport:
         if not node.users and spec.target not in self.states:
             return
         tensor = self._tensor(spec)
-        unsaved = spec.target not in self.program.state_dict and spec.target not in self.states
-        if unsaved and tensor.is_complex():
+        if tensor.is_complex() and spec.target not in self.states:
             self.lowering.values[node] = ComplexPair(
                 *(self._complex_part(spec, node, part) for part in ("real", "imag"))
             )
@@ -162,11 +161,12 @@ class ProgramImport:
             self.lowering.values[node] = TensorRef(name)
 
     def _complex_part(self, spec: Any, node: Any, part: str) -> str:
-        """Declare the real or imaginary part of a complex tensor that no checkpoint has."""
+        """Declare the real or imaginary part of a complex tensor."""
         tensor = getattr(self._tensor(spec).resolve_conj(), part).contiguous()
         name = self._free(f"{spec.target}.{part}")
         part_spec = real_form(spec_of(node.meta["val"], self.symbols))
-        data = Weight.encoded(to_array(tensor, spec.target)) if _embeddable(tensor) else ""
+        embed = spec.target not in self.program.state_dict and _embeddable(tensor)
+        data = Weight.encoded(to_array(tensor, spec.target)) if embed else ""
         self.b.weight(name, part_spec, key=name, data=data)
         self.tensors[name] = tensor
         return name

@@ -62,6 +62,14 @@ def _softmax(op: str) -> OpLowering:
     return lower
 
 
+def _rrelu(n: AtenLoweringContext) -> Results:
+    """Lower RReLU in eval mode: its slope is the mean of the bounds."""
+    if n["training"]:
+        raise NotLowered("its slopes are random in training mode")
+    n.ignore("generator")
+    return [str(n.b.leaky_relu(n.x, negative_slope=(n["lower"] + n["upper"]) / 2)), n.t("noise")]
+
+
 LOWERINGS: dict[str, OpLowering] = {
     "_log_softmax": _softmax("log_softmax"),
     "_prelu_kernel": call("prelu", "self", "weight"),
@@ -77,6 +85,7 @@ LOWERINGS: dict[str, OpLowering] = {
     "mish": unary("mish"),
     "prelu": _prelu,
     "relu": unary("relu"),
+    "rrelu_with_noise_functional": _rrelu,
     "relu6": _between(0.0, 6.0),
     "selu": _selu,
     "sigmoid": unary("sigmoid"),

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 from ....types import DimLike, DType, TensorSpec
 from ...not_lowered import NotLowered
-from . import elementwise, indexing, movement, reduce
+from . import create, elementwise, indexing, movement, reduce
 from .context import AtenLoweringContext, ComplexPair, OpLowering, TensorRef
 
 __all__ = ["PAIR_CREATORS", "PAIR_LOWERINGS", "real_form"]
@@ -57,11 +57,56 @@ def _mul(n: AtenLoweringContext) -> PairResults:
 
 
 def _div(n: AtenLoweringContext) -> PairResults:
-    """Lower a division by a real number or tensor."""
     (a, ai), (c, ci) = _parts(n, "self"), _parts(n, "other")
     if ci is not None:
-        raise NotLowered("division by a complex number is not supported")
+        return _quotient(n, a, 0.0 if ai is None else ai, c, ci)
     return ComplexPair(str(n.b.div(a, c)), str(n.b.div(ai, c)))
+
+
+def _quotient(n: AtenLoweringContext, a: Any, ai: Any, c: Any, ci: Any) -> ComplexPair:
+    """Lower a division by a complex number: by its larger part first, so that nothing overflows (Smith, 1962)."""
+    b, (shape, kind) = n.b, (real_form(n.out()).shape, real_form(n.out()).dtype)
+    a, ai, c, ci = (part if isinstance(part, str) else n.like(part, kind) for part in (a, ai, c, ci))
+    wide = b.ge(b.abs(c), b.abs(ci))
+    larger, smaller = b.where(wide, c, ci), b.where(wide, ci, c)
+    ratio = b.div(smaller, larger)
+    scale = b.reciprocal(b.add(larger, b.mul(smaller, ratio)))
+    real = b.where(wide, b.add(b.mul(ratio, ai), a), b.add(b.mul(ratio, a), ai))
+    imaginary = b.where(wide, b.sub(ai, b.mul(ratio, a)), b.sub(b.mul(ratio, ai), a))
+    results = []
+    for product, part, by in ((b.mul(real, scale), a, c), (b.mul(imaginary, scale), ai, ci)):
+        value = b.where(b.eq(larger, 0.0), b.div(part, b.abs(by)), product)
+        results.append(str(value) if n.spec(value).shape == shape else str(b.expand(value, size=shape)))
+    return ComplexPair(*results)
+
+
+def _reciprocal(n: AtenLoweringContext, x: str, y: str) -> PairResults:
+    return _quotient(n, 1.0, 0.0, x, y)
+
+
+def _power(n: AtenLoweringContext, x: str, y: str) -> PairResults:
+    """Lower a square."""
+    if n["exponent"] != 2:
+        raise NotLowered("powers of complex numbers other than squares are not supported")
+    b = n.b
+    return ComplexPair(str(b.mul(b.sub(x, y), b.add(x, y))), str(b.mul(b.mul(x, y), 2.0)))
+
+
+def _product(op: str, second: str) -> PairLowering:
+    """Return the lowering of a product of matrices, of which one may be real."""
+
+    def lower(n: AtenLoweringContext) -> PairResults:
+        (a, ai), (c, ci) = _parts(n, "self"), _parts(n, second)
+        b = n.b
+        if ci is None:
+            return ComplexPair(str(b.call(op, a, c)), str(b.call(op, ai, c)))
+        if ai is None:
+            return ComplexPair(str(b.call(op, a, c)), str(b.call(op, a, ci)))
+        return ComplexPair(
+            str(b.sub(b.call(op, a, c), b.call(op, ai, ci))), str(b.add(b.call(op, a, ci), b.call(op, ai, c)))
+        )
+
+    return lower
 
 
 def _sum(op: str) -> PairLowering:
@@ -120,6 +165,24 @@ def _of_pairs(value: Any, part: Callable[[ComplexPair], TensorRef]) -> Any:
             raise NotLowered("it mixes real and complex tensors")
         return [part(v) for v in value]
     return value
+
+
+def _written(lower: OpLowering, argument: str) -> PairLowering:
+    """Return the lowering of a write into a complex tensor; real values have no imaginary part."""
+    each = _each(lower)
+
+    def lowering(n: AtenLoweringContext) -> PairResults:
+        if not isinstance(n.args["self"], ComplexPair):
+            raise NotLowered("it writes complex numbers to a real tensor")
+        real, imaginary = _parts(n, argument)
+        if not isinstance(real, str):
+            raise NotLowered("it writes a number to a complex tensor")
+        if imaginary is None:
+            imaginary = n.b.full(size=n.spec(real).shape, value=0.0, dtype=n.spec(real).dtype)
+        n.args = {**n.args, argument: ComplexPair(real, str(imaginary))}
+        return each(n)
+
+    return lowering
 
 
 def _where(n: AtenLoweringContext) -> PairResults:
@@ -247,6 +310,35 @@ def _to_complex(n: AtenLoweringContext) -> PairResults:
     return ComplexPair(n.cast(n.x, kind), str(n.b.full(size=n.spec().shape, value=0.0, dtype=kind)))
 
 
+def _filled(name: str, argument: str = "") -> PairLowering:
+    """Return the lowering of an op that fills a tensor with the number of an argument, or with zeros."""
+
+    def lower(n: AtenLoweringContext) -> PairResults:
+        if n.out().dtype not in _REAL:
+            return create.LOWERINGS[name](n)
+        n.ignore("size", "stride", "physical_layout", "self", "dtype")
+        value = n[argument] if argument else 0
+        if not isinstance(value, bool | int | float | complex):
+            raise NotLowered("its fill value is known only at run time")
+        spec, number = real_form(n.out()), complex(value)
+        return ComplexPair(
+            *(str(n.b.full(size=spec.shape, value=v, dtype=spec.dtype)) for v in (number.real, number.imag))
+        )
+
+    return lower
+
+
+def _equal(op: str, join: str) -> PairLowering:
+    """Return the lowering of a comparison of both parts."""
+
+    def lower(n: AtenLoweringContext) -> PairResults:
+        (a, ai), (c, ci) = _parts(n, "self"), _parts(n, "other")
+        parts = n.b.call(op, a, c), n.b.call(op, 0.0 if ai is None else ai, 0.0 if ci is None else ci)
+        return str(n.b.call(join, *parts))
+
+    return lower
+
+
 def _padded(n: AtenLoweringContext) -> PairResults:
     if n["value"] != 0:
         raise NotLowered("padding of complex tensors with a value other than 0 is not supported")
@@ -263,6 +355,7 @@ _MOVED = {
 }  # fmt: skip
 _LINEAR = {
     "_to_copy": elementwise.LOWERINGS["_to_copy"],
+    "cumsum": reduce.LOWERINGS["cumsum"],
     "neg": elementwise.LOWERINGS["neg"],
     "sum": reduce.LOWERINGS["sum"],
     "sum.dim_IntList": reduce.LOWERINGS["sum.dim_IntList"],
@@ -270,7 +363,15 @@ _LINEAR = {
     "mean.dim": reduce.LOWERINGS["mean.dim"],
 }
 
+_FILLED = {
+    "empty.memory_format": "", "empty_like": "", "empty_permuted": "", "empty_strided": "", "fill.Scalar": "value", "full": "fill_value",
+    "full_like": "fill_value", "new_empty_strided": "", "scalar_tensor": "s", "zeros_like": "",
+}  # fmt: skip
+"""ATen name -> the argument with the number that it fills a tensor with; zeros without one."""
+
 PAIR_CREATORS: Mapping[str, PairLowering] = {
+    name: _filled(name, value) for name, value in _FILLED.items()
+} | {
     "_fft_r2c": _r2c,
     "_to_copy": _to_complex,
     "complex": _complex,
@@ -281,6 +382,16 @@ PAIR_CREATORS: Mapping[str, PairLowering] = {
 
 PAIR_LOWERINGS: Mapping[str, PairLowering] = (
     {name: _each(row) for name, row in {**_MOVED, **_LINEAR}.items()}
+    | {name: _filled(name, value) for name, value in _FILLED.items()}
+    | {
+        "copy": _written(elementwise.LOWERINGS["copy"], "src"),
+        "index_put": _written(indexing.LOWERINGS["index_put"], "values"),
+        "select_scatter": _written(movement.LOWERINGS["select_scatter"], "src"),
+        "slice_scatter": _written(movement.LOWERINGS["slice_scatter"], "src"),
+    }
+    | {op: _product(op, "other" if op == "matmul" else "mat2") for op in ("bmm", "matmul", "mm")}
+    | {f"eq.{form}": _equal("eq", "logical_and") for form in ("Tensor", "Scalar")}
+    | {f"ne.{form}": _equal("ne", "logical_or") for form in ("Tensor", "Scalar")}
     | {f"mul.{form}": _mul for form in ("Tensor", "Scalar")}
     | {f"div.{form}": _div for form in ("Tensor", "Scalar")}
     | {f"{op}.{form}": _sum(op) for op in ("add", "sub") for form in ("Tensor", "Scalar")}
@@ -293,6 +404,8 @@ PAIR_LOWERINGS: Mapping[str, PairLowering] = (
         "angle": _of_first(lambda n, x, y: str(n.b.atan2(y, x))),
         "constant_pad_nd": _padded,
         "exp": _of_first(_exp),
+        "pow.Tensor_Scalar": _of_first(_power),
+        "reciprocal": _of_first(_reciprocal),
         "imag": _of_first(lambda n, x, y: y),
         "real": _of_first(lambda n, x, y: x),
         "view_as_real": _of_first(_as_real),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from ....types import DType
 from ...not_lowered import NotLowered
 from .context import AtenLoweringContext, OpLowering, Results
@@ -69,6 +71,26 @@ def _unless_nan(op: str) -> OpLowering:
         return str(n.b.where(n.b.isnan(x), n.cast(other, n.out().dtype), without_nan))
 
     return lower
+
+
+def _hypot(n: AtenLoweringContext) -> Results:
+    """Lower hypot by the ratio of the smaller to the larger, which does not overflow. Infinity wins over NaN, as in C."""
+    result = n.out().dtype
+    wide = DType.FLOAT32 if result.bits < 32 else result
+    x, y = (str(n.b.abs(n.cast(n.t(name), wide))) for name in ("self", "other"))
+    big, small = str(n.b.maximum(x, y)), n.b.minimum(x, y)
+    ratio = str(n.b.div(small, big, rounding_mode=None))
+    length = n.b.mul(big, n.b.sqrt(n.b.add(n.b.mul(ratio, ratio), 1.0)))
+    length = n.b.where(n.b.eq(big, 0.0), big, length)
+    length = n.b.where(n.b.isinf(y), y, length)
+    return n.cast(str(n.b.where(n.b.isinf(x), x, length)), result)
+
+
+def _angle(n: AtenLoweringContext) -> Results:
+    """Lower angle of real numbers: pi for negative ones, NaN for NaN."""
+    result = n.out().dtype
+    angle = str(n.b.where(n.b.lt(n.x, 0), n.like(math.pi, result), n.like(0.0, result)))
+    return str(n.b.where(n.b.isnan(n.x), n.x, angle)) if n.spec().dtype.is_float else angle
 
 
 def _where(n: AtenLoweringContext) -> Results:
@@ -175,6 +197,8 @@ LOWERINGS: dict[str, OpLowering] = (
         "masked_fill.Scalar": _masked_fill,
         "masked_fill.Tensor": _masked_fill,
         "_to_copy": _to_copy,
+        "angle": _angle,
+        "hypot": _hypot,
         "fmax": _unless_nan("maximum"),
         "fmin": _unless_nan("minimum"),
         "copy": _copy,

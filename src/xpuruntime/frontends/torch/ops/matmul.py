@@ -33,7 +33,21 @@ def _einsum(n: AtenLoweringContext) -> Results:
     return str(n.b.einsum(*n.ts("tensors"), equation=n["equation"]))
 
 
+def _trilinear(n: AtenLoweringContext) -> Results:
+    """Lower the sum of products of three tensors (``nn.Bilinear``) as two products, the first of which is summed where it can be."""
+    n.ignore("unroll_dim")
+    operands = [n.t(f"i{k}") for k in (1, 2, 3)]
+    rank = n.spec(operands[0]).rank + len(n["expand1"])
+    of = [[chr(97 + d) for d in range(rank) if d not in n[f"expand{k}"]] for k in (1, 2, 3)]
+    result = [chr(97 + d) for d in range(rank) if d not in n["sumdim"]]
+    between = [d for d in sorted({*of[0], *of[1]}) if d in of[2] or d in result]
+    first, second, third, partial, last = map("".join, (*of, between, result))
+    product = n.b.einsum(operands[0], operands[1], equation=f"{first},{second}->{partial}")
+    return str(n.b.einsum(product, operands[2], equation=f"{partial},{third}->{last}"))
+
+
 LOWERINGS: dict[str, OpLowering] = {
+    "_trilinear": _trilinear,
     "addbmm": _plus_product("batch1", "batch2", summed=True),
     "addmm": _addmm,
     "addmv": _plus_product("mat", "vec"),

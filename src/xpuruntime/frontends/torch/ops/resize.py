@@ -29,6 +29,18 @@ def _scales(n: AtenLoweringContext, rank: int) -> list[float]:
     return [1.0, 1.0, *(float(f) for f in factors)]
 
 
+def _aligned_scales(n: AtenLoweringContext, rank: int) -> list[float]:
+    """Return the scale factors of a filter with ``align_corners``: PyTorch takes the distance of corners for them, but half pixels for positions."""
+    factors = [1.0, 1.0]
+    for size, out in zip(n.spec().shape[-rank:], n.out().shape[-rank:], strict=True):
+        if not isinstance(size, int) or not isinstance(out, int) or (out == 1 and size > 1):
+            raise NotLowered(
+                "a filter with align_corners to one element, or of symbolic sizes, is not supported"
+            )
+        factors.append(float(out) if size == 1 else (out - 1) / (size - 1))
+    return factors
+
+
 def _upsample(rank: int, **fixed_attrs: Any) -> OpLowering:
     def lower(n: AtenLoweringContext) -> Results:
         n.ignore("output_size")
@@ -37,8 +49,9 @@ def _upsample(rank: int, **fixed_attrs: Any) -> OpLowering:
             raise NotLowered("uint8 is not supported, because PyTorch rounds after each axis")
         if "align_corners" in n.args:
             aligned = n["align_corners"]
-            attrs["coordinates"] = "align_corners" if aligned else "half_pixel"
-            scales = [] if aligned else scales
+            filtered = bool(attrs.get("antialias"))
+            attrs["coordinates"] = "align_corners" if aligned and not filtered else "half_pixel"
+            scales = _aligned_scales(n, rank) if aligned and filtered else [] if aligned else scales
         if attrs.get("antialias"):
             attrs["exclude_outside"] = True
         return str(n.b.resize(n.x, size=n.out().shape, scales=scales, **attrs))
