@@ -55,7 +55,30 @@ def reasons_against(
     for node in calls:
         if str(node.target) == "<built-in function getitem>" and node.args[0].name in reasons:
             reasons.setdefault(node.name, reasons[node.args[0].name])
+    _leave_complex(module, reasons)
     return reasons
+
+
+def _leave_complex(module: torch.fx.GraphModule, reasons: dict[str, str]) -> None:
+    """Leave complex tensors that PyTorch makes or reads to PyTorch, with all that they are computed from: a program has no complex inputs or results."""
+    pending = [n for n in module.graph.nodes if _is_complex(n) and _meets_pytorch(n, reasons)]
+    while pending:
+        value = pending.pop()
+        for node in (value, *value.users):
+            if node.op == "call_function" and node.name not in reasons:
+                reasons[node.name] = "a complex tensor that PyTorch makes or reads"
+                pending += [n for n in (node, *node.all_input_nodes) if _is_complex(n)]
+
+
+def _is_complex(node: torch.fx.Node) -> bool:
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and value.is_complex()
+
+
+def _meets_pytorch(node: torch.fx.Node, reasons: Mapping[str, str]) -> bool:
+    return node.op != "call_function" or any(
+        n.op != "call_function" or n.name in reasons for n in (node, *node.users)
+    )
 
 
 def divided(
