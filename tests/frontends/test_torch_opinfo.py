@@ -45,7 +45,11 @@ CHANGING = {"nn.functional.instance_norm"}
 
 COARSE = {
     ("_upsample_bilinear2d_aa", "float32"): (5e-5, 0.0, "PyTorch keeps the weights of the filter in float32"),
-    ("nn.functional.interpolate", "bfloat16"): (1.6e-2, 4e-2, "PyTorch rounds between the axes of a trilinear sample"),
+    ("nn.functional.interpolate", "bfloat16"): (
+        1.6e-2,
+        4e-2,
+        "PyTorch rounds between the axes of a trilinear sample",
+    ),
 }
 
 

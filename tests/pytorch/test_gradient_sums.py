@@ -114,20 +114,28 @@ def scaled(*operands: Any) -> tuple[Any, ...]:
     return _ATEN.add(dx, other, alpha=2), dw
 
 
+def doubled(*operands: Any) -> tuple[Any, ...]:
+    g, x, w, _, layout = operands
+    dx, dw, _ = _ATEN.convolution_backward(
+        g, x, w, [0], [1, 1], [0, 0], [1, 1], False, [0, 0], layout["groups"], [True, True, False]
+    )
+    return _ATEN.add(dx, dx), dw
+
+
 def a_row(*operands: Any) -> tuple[Any, ...]:
     return summed(*operands[:3], _ATEN.slice(operands[3], 3, 0, 1), operands[4])
 
 
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"stride": 2}, {"window": 3, "padding": 1}, {"padding": 1}, {"groups": 2}, {"dtype": torch.float32},
-        {"compute": read_twice}, {"compute": scaled}, {"compute": a_row}, {"memory": torch.contiguous_format},
-    ],
-    ids=str,
-)  # fmt: skip
-def test_other_sums_stay(changed: dict[str, Any]) -> None:
-    module = graph_of(**changed)
+OTHERS: dict[str, dict[str, Any]] = {
+    "strided": {"stride": 2}, "3 by 3": {"window": 3, "padding": 1}, "padded": {"padding": 1}, "of groups": {"groups": 2},
+    "float32": {"dtype": torch.float32}, "read twice": {"compute": read_twice}, "scaled": {"compute": scaled}, "doubled": {"compute": doubled},
+    "a row": {"compute": a_row}, "dense": {"memory": torch.contiguous_format},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_sums_stay(name: str) -> None:
+    module = graph_of(**OTHERS[name])
     before = called(module)
     gradient_sums(module)
     assert called(module) == before

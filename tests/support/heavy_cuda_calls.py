@@ -64,6 +64,8 @@ CALLS: tuple[tuple[Any, str, tuple[Any, ...], dict[str, Any]], ...] = (
     (ImplicitGemm(), "fused_convolution", (empty((2, 64, 9, 9)), empty((64, 64, 3, 3)), empty((64,))), CONV | {"act": "relu6"}),
     (Depthwise(), "fused_convolution", (empty((32, 64, 56, 56)), empty((64, 1, 3, 3)), empty((64,))), CONV | {"groups": 64, "act": "silu"}),
     (Depthwise(), "convolution", (empty((1, 64, 9, 9), "float32"), empty((64, 1, 3, 3), "float32")), CONV | {"groups": 64}),
+    (Depthwise(), "convolution", (empty((1, 288, 14, 14), "float16"), empty((576, 1, 3, 3), "float16")), CONV | {"groups": 288, "stride": [2, 2]}),
+    (Depthwise(), "convolution", (empty((1, 64, 9, 9)), empty((192, 1, 3, 3))), CONV | {"groups": 64}),
     (FP8_WEIGHTS, "norm_linear", (empty((1, 1536)), empty((5120, 1536)), None, None, empty((1536,))), {"gated": True, "act": "silu"}),
     (FP8_WEIGHTS, "linear", (empty((5, 300), "float16"), empty((64, 300), "float16")), {}),
     (FP8_WEIGHTS, "linear", (empty((40, 300), "float32"), empty((64, 300), "float32")), {}),

@@ -92,6 +92,37 @@ def test_float32_spreads_nan_and_infinity_like_the_reference() -> None:
     judge(ImplicitGemm(), "convolution", x, w, weights="1", innermost=True, **how)
 
 
+@pytest.mark.parametrize(
+    ("x", "w", "groups", "dtype", "answer"),
+    [
+        ((1, 480, 14, 14), (80, 240, 1, 1), 2, "float16", True),
+        ((1, 480, 14, 14), (80, 240, 1, 1), 2, "bfloat16", True),
+        ((1, 480, 14, 14), (80, 480, 1, 1), 1, "float16", False),  # one group: cuDNN's engines are fast
+        ((1, 480, 14, 14), (80, 240, 3, 3), 2, "float16", False),
+        ((1, 1200, 14, 14), (80, 600, 1, 1), 2, "float16", False),  # a long loop over k
+        ((32, 480, 14, 14), (80, 240, 1, 1), 2, "float16", False),  # more tiles than SMs
+        ((0, 480, 14, 14), (80, 240, 1, 1), 2, "float16", False),
+    ],
+)
+def test_it_precedes_cudnn_for_small_grouped_products(
+    x: tuple[int, ...], w: tuple[int, ...], groups: int, dtype: str, answer: bool
+) -> None:
+    pad = [w[2] // 2] * 2
+    operands = [np.zeros(s, getattr(ml_dtypes, dtype, dtype)) for s in (x, w)]
+    graph, _, known = one_node(
+        "convolution", operands, "1", stride=[1, 1], padding=pad, dilation=[1, 1], groups=groups
+    )
+    target = cuda_target("cuda:sm_90")
+    assert ImplicitGemm().leads(call_of(graph, known, innermost=True), target) is answer
+    assert not ImplicitGemm().leads(call_of(graph, known, innermost=False), target)
+
+
+def test_small_grouped_products_on_tensor_cores() -> None:
+    given: Any = {"innermost": True, "groups": 2, "dtype": "float16"}
+    run((1, 96, 5, 7), (80, 48, 1, 1), (80,), **given)
+    run((2, 32, 9, 6), (48, 16, 1, 1), stride=[2, 2], padding=[1, 0], **given)
+
+
 def test_few_tiles_split_k_and_many_do_not() -> None:
     target = cuda_target("cuda:sm_90")
     assert fma_config(98, 512, 13824, 1, target).splits > 1

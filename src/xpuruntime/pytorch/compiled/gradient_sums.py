@@ -24,7 +24,13 @@ def gradient_sums(joint: GraphModule) -> None:
     changed = False
     for total in [n for n in joint.graph.nodes if n.target is _ATEN.add.Tensor and not n.kwargs]:
         for part, other in (total.args, total.args[::-1]):
-            if _is_product(part) and _is_image(other) and _fits(other, part) and _fits(total, part):
+            if (
+                other is not part
+                and _is_product(part)
+                and _is_image(other)
+                and _fits(other, part)
+                and _fits(total, part)
+            ):
                 _replace(joint.graph, total, part, other)
                 changed = True
                 break

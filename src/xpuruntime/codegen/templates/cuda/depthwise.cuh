@@ -2,10 +2,11 @@
 // depthwise.cuh: depthwise convolutions, channels-last.
 //
 // A thread has V channels of Q columns in each of R lines of results. It iterates over the lines of the input that they read; the elements of
-// one are read together, once, and serve every result whose window they are in. Filters are [tap, channel], read as the input is.
+// one are read together, once, and serve every result whose window they are in. Filters are [tap, channel], read as results are written.
+// M filters read each channel of the input: result channel c reads channel c / M.
 //
-// W names the sizes of one call (kernels/cuda/conv/depthwise.py): channels, size, out, kernel, stride, dilation, begin (padding before the
-// input) of lines and columns, strides x and y of images, lines and columns, and sum, the accumulator type.
+// W names the sizes of one call (kernels/cuda/conv/depthwise.py): channels of the result, size, out, kernel, stride, dilation, begin (padding
+// before the input) of lines and columns, strides x and y of images, lines and columns, and sum, the accumulator type.
 // `finish.value(row, column, sum)` is the epilogue of a sum; a row is an output pixel.
 namespace depthwise {
 
@@ -15,9 +16,11 @@ template <class W, int D> INLINE bool in(int coord) {  // no bounds check for wi
     return (!below || coord >= 0) && (!above || coord < W::size[D]);
 }
 
-template <class S, int V, int R, int Q, class W, class Finish>
+template <class S, int V, int R, int Q, class W, int M = 1, class Finish>
 INLINE void run(const S *x, const S *filters, S *y, uint32_t e, const Finish &finish) {
     typedef typename W::sum A;
+    constexpr int SHARE = (M & -M) < V ? (M & -M) : V;  // adjacent results that surely read one channel: gcd(M, V), V a power of two
+    constexpr int L = V / SHARE;                        // channels that are loaded; adjacent ones if SHARE == M
     constexpr int ROWS = (R - 1) * W::stride[0] + (W::kernel[0] - 1) * W::dilation[0] + 1;
     constexpr int COLUMNS = (Q - 1) * W::stride[1] + (W::kernel[1] - 1) * W::dilation[1] + 1;
     constexpr int ACROSS = (W::out[1] + Q - 1) / Q, DOWN = (W::out[0] + R - 1) / R;
@@ -27,7 +30,7 @@ INLINE void run(const S *x, const S *filters, S *y, uint32_t e, const Finish &fi
     e /= ACROSS;
     const int line = (int)(e % DOWN) * R, image = (int)(e / DOWN);
     const int h = line * W::stride[0] - W::begin[0], v = column * W::stride[1] - W::begin[1];
-    x += image * W::x[0] + c, filters += c;
+    x += image * W::x[0] + c / M, filters += c;
 
     A sums[R][Q][V];
 #pragma unroll
@@ -47,14 +50,20 @@ INLINE void run(const S *x, const S *filters, S *y, uint32_t e, const Finish &fi
         }
         if (!read) continue;
         const bool there = in<W, 0>(h + a);
-        A values[COLUMNS][V];
+        A values[COLUMNS][L];
 #pragma unroll
         for (int b = 0; b < COLUMNS; ++b) {
-            pack<S, V> p = {};
-            if (there && in<W, 1>(v + b)) p = fetch<V>(x + ((h + a) * W::x[1] + (v + b) * W::x[2]), true);
+            pack<S, L> p = {};
+            if constexpr (SHARE == M) {
+                if (there && in<W, 1>(v + b)) p = fetch<L>(x + ((h + a) * W::x[1] + (v + b) * W::x[2]), true);
+            } else if (there && in<W, 1>(v + b)) {
+#pragma unroll
+                for (int i = 0; i < L; ++i)
+                    p.at[i] = fetch<1>(x + ((h + a) * W::x[1] + (v + b) * W::x[2] + (c + i * SHARE) / M - c / M), true).at[0];
+            }
             const auto wide = decoded(p);
 #pragma unroll
-            for (int u = 0; u < V; ++u) values[b][u] = (A)wide.at[u];
+            for (int i = 0; i < L; ++i) values[b][i] = (A)wide.at[i];
         }
 #pragma unroll
         for (int r = 0; r < R; ++r) {
@@ -67,7 +76,7 @@ INLINE void run(const S *x, const S *filters, S *y, uint32_t e, const Finish &fi
                 for (int q = 0; q < Q; ++q)
 #pragma unroll
                     for (int u = 0; u < V; ++u)
-                        sums[r][q][u] += values[q * W::stride[1] + b * W::dilation[1]][u] * (A)w.at[u];
+                        sums[r][q][u] += values[q * W::stride[1] + b * W::dilation[1]][u / SHARE] * (A)w.at[u];
             }
         }
     }

@@ -1,8 +1,8 @@
-"""``conv/depthwise`` on CUDA: one filter per channel, with bias, residual and activation (``templates/cuda/depthwise.cuh``).
+"""``conv/depthwise`` on CUDA: one or more filters per channel, with bias, residual and activation (``templates/cuda/depthwise.cuh``).
 
 It is bandwidth-bound, because each input element contributes to only a few outputs. A thread loads 16 bytes of adjacent channels
-(coalesced) and computes a small tile of output pixels, whose windows share their input in registers. It supports constant filters of at most
-11 taps per dim, one or two spatial dims, and contiguous channels.
+(coalesced) and computes a small tile of output pixels, whose windows share their input in registers. With several filters per channel (a channel multiplier), its results share the channels that it loads.
+It supports constant filters of at most 11 taps per dim, one or two spatial dims, and contiguous channels.
 """
 
 from __future__ import annotations
@@ -29,6 +29,10 @@ _THREADS = 128
 """Threads of a block."""
 _MAX_TAPS = 11
 """Maximum taps per dim, because the loops over a window are fully unrolled."""
+_MAX_FILTERS, _MAX_PRODUCT_TAPS = 8, 25
+"""Maximum filters per channel, and the taps of a filter up to which any number is supported. Above both, a channel is a product with k = taps that is
+worth tensor cores. With few taps, writing results takes as long as the FMAs, whatever the number of filters.
+"""
 _MIN_THREADS = 1 << 16
 """Threads that occupy a device. Tiles are smaller where larger ones would leave fewer threads."""
 _TILES = ((2, 4), (1, 4), (1, 2), (1, 1))
@@ -38,7 +42,7 @@ _MAX_REGS = 112
 
 
 class Depthwise(Kernel):
-    """Depthwise convolution of one input channel to one output channel, with contiguous channels."""
+    """Depthwise convolution of groups of one input channel and one or more output channels, with contiguous channels."""
 
     name: str = "conv/depthwise"
     ops: tuple[str, ...] = OPS
@@ -53,8 +57,12 @@ class Depthwise(Kernel):
         def no(reason: str) -> Support:
             return Support.no(Reason.SHAPE_UNSUPPORTED, reason)
 
-        if s.channels != 1 or s.filters != 1 or s.groups == 1:
-            return no("only depthwise convolutions of one filter per channel are supported")
+        if s.channels != 1 or s.groups == 1:
+            return no("only depthwise convolutions, which have one input channel per group, are supported")
+        if s.filters > _MAX_FILTERS and s.taps > _MAX_PRODUCT_TAPS:
+            return no(
+                f"more than {_MAX_FILTERS} filters per channel are supported only with at most {_MAX_PRODUCT_TAPS} taps"
+            )
         if call.attrs["transposed"] or s.rank > 2 or max(s.kernel) > _MAX_TAPS:
             return no(
                 f"only non-transposed convolutions of one or two spatial dims with at most {_MAX_TAPS} taps per dim are supported"
@@ -63,7 +71,7 @@ class Depthwise(Kernel):
             return no("the filters must be constant and dense")
         if s.x[1] != 1 or s.y[1] != 1:
             return no("channels must be contiguous")
-        if s.pixels * s.groups >= 2**31:
+        if s.pixels * _outputs(s) >= 2**31:
             return no("more than 2**31 results")
         return answer
 
@@ -73,15 +81,15 @@ class Depthwise(Kernel):
         return _width(ConvShape.of(call), dtype) * dtype.bits // 8
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
-        """Lower the call to one stage over filters packed as [tap, channel]."""
+        """Lower the call to one stage over filters packed as [tap, output channel]."""
         s, spec = ConvShape.of(call), call.tensor(1).spec
-        if not s.pixels * s.groups:
+        if not s.pixels * _outputs(s):
             return LoweredCall(())
         steps = (
-            RecipeStep("reshape", ("%in",), {"shape": [s.groups, s.taps]}),
+            RecipeStep("reshape", ("%in",), {"shape": [_outputs(s), s.taps]}),
             RecipeStep("permute", ("%0",), {"order": [1, 0]}),
         )
-        packed = Packed(steps, TensorSpec((s.taps, s.groups), spec.dtype))
+        packed = Packed(steps, TensorSpec((s.taps, _outputs(s)), spec.dtype))
         wide = "float64" if spec.dtype is DType.FLOAT64 else "float32"
         return LoweredCall((_stage(call, s),), weights={1: packed}, accumulates=wide)
 
@@ -89,14 +97,13 @@ class Depthwise(Kernel):
 def _stage(call: NodeCall, s: ConvShape) -> Stage:
     width = _width(s, call.outputs[0].dtype)
     lines, columns = _tile(s, width)
-    count = s.groups // width * -(-s.out[2] // columns) * -(-s.out[1] // lines) * s.images
+    count = _outputs(s) // width * -(-s.out[2] // columns) * -(-s.out[1] // lines) * s.images
     arguments = arguments_of(call)
     sums, kind = accumulator(call.outputs[0].dtype), arguments[0].ctype
 
     def work(v: int, item: str) -> str:
-        return (
-            f"depthwise::run<{kind}, {v}, {lines}, {columns}, KERNEL_sizes>(x, filters, y, {item}, finish);"
-        )
+        sizes = "KERNEL_sizes" if s.filters == 1 else f"KERNEL_sizes, {s.filters}"
+        return f"depthwise::run<{kind}, {v}, {lines}, {columns}, {sizes}>(x, filters, y, {item}, finish);"
 
     body = [
         f"const uint32_t e = blockIdx.x * {_THREADS} + threadIdx.x;",
@@ -107,7 +114,7 @@ def _stage(call: NodeCall, s: ConvShape) -> Stage:
         body.append(work(1, "e"))
     else:  # the caller's buffer may have any alignment
         body += [
-            f"if (fits<{width}>(x) && fits<{width}>(y)) {work(width, 'e')}",
+            f"if (fits<{_loads(s, width)[1]}>(x) && fits<{width}>(y)) {work(width, 'e')}",
             "else",
             "#pragma unroll 1",
             f"    for (int u = 0; u < {width}; ++u) {work(1, f'e * {width} + u')}",
@@ -120,20 +127,35 @@ def _stage(call: NodeCall, s: ConvShape) -> Stage:
 
 
 def _width(s: ConvShape, dtype: DType) -> int:
-    """Return the channels of a vector load: they fill 16 bytes and divide every stride between pixels."""
+    """Return the output channels of a thread: they fill 16 bytes, and vector accesses of x and y divide every stride between pixels."""
     width = _PACK_BYTES * 8 // dtype.bits
-    steps = [s.groups, *(stride for strides in (s.x, s.y) for i, stride in enumerate(strides) if i != 1)]
-    while width > 1 and any(stride % width for stride in steps):
+    x, y = ([stride for i, stride in enumerate(strides) if i != 1] for strides in (s.x, s.y))
+    while width > 1:
+        elements = _loads(s, width)[1]
+        if not any(step % width for step in (_outputs(s), *y)) and not any(step % elements for step in x):
+            break
         width //= 2
     return width
+
+
+def _outputs(s: ConvShape) -> int:
+    """Return the number of output channels."""
+    return s.groups * s.filters
+
+
+def _loads(s: ConvShape, width: int) -> tuple[int, int]:
+    """Return the elements of a pixel that ``width`` output channels load, and those of one load. ``SHARE`` of the template is the same rule."""
+    share = min(s.filters & -s.filters, width)
+    elements = width // share
+    return elements, elements if share == s.filters else 1
 
 
 def _tile(s: ConvShape, width: int) -> tuple[int, int]:
     """Return the output rows and columns of a thread: the largest tile that fits its registers and leaves enough threads."""
     for lines, columns in _TILES:
-        threads = s.groups // width * -(-s.out[2] // columns) * -(-s.out[1] // lines) * s.images
+        threads = _outputs(s) // width * -(-s.out[2] // columns) * -(-s.out[1] // lines) * s.images
         line = (columns - 1) * s.stride[2] + (s.kernel[2] - 1) * s.dilation[2] + 1
-        values = (lines * columns + line) * width
+        values = lines * columns * width + line * _loads(s, width)[0]
         fits = values <= _MAX_REGS and lines <= s.out[1] and columns <= s.out[2]
         reuses_rows = lines == 1 or s.kernel[1] > s.stride[1]
         if threads >= _MIN_THREADS and fits and reuses_rows:
@@ -155,7 +177,7 @@ def _sizes(s: ConvShape, sums: str) -> list[str]:
     return [
         "struct KERNEL_sizes {",
         f"    typedef {sums} sum;",
-        f"    static constexpr int channels = {s.groups}, {texts};",
+        f"    static constexpr int channels = {_outputs(s)}, {texts};",
         f"    static constexpr int64_t {steps};",
         "};",
     ]

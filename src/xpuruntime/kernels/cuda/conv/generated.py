@@ -3,8 +3,8 @@
 implicit_gemm is a GEMM of pixels by filters with k = taps * channels. It gathers the input window while it loads a tile, so no im2col
 matrix is stored. 16-bit floats with contiguous channels (NHWC) run on tensor cores with the tiles of ``matmul/generated``; everything else
 runs on CUDA cores. Constant filters are packed at load as [filter, tap, channel]. In float32 it precedes cuDNN, whose engines without TF32 and
-Winograd are slower for channels-last data. ``conv/depthwise`` is preferred to both where each channel has its own filter, and ``conv/gemv`` in
-16 bits where an image has one output pixel.
+Winograd are slower for channels-last data; in 16 bits, for small grouped 1x1 convolutions. ``conv/depthwise`` is preferred to both where each
+channel has its own filters, and ``conv/gemv`` in 16 bits where an image has one output pixel.
 """
 
 from __future__ import annotations
@@ -24,7 +24,17 @@ from ...kernel import Kernel, LoweredCall, NodeCall, Packed, Stage
 from ...portable.text import offset_text
 from ...spec.conv import FLOATS, OPS, act_of, stem_of, strides_of_weight, supported
 from ...spec.conv_shape import ConvShape
-from ..heavy import MAX_BLOCKS_YZ, TAGS, about, bytes_of, c_bool, constants, in_chunks, shared_limit
+from ..heavy import (
+    MAX_BLOCKS_YZ,
+    TAGS,
+    about,
+    bytes_of,
+    c_bool,
+    constants,
+    in_chunks,
+    multiprocessors,
+    shared_limit,
+)
 from ..launch import LaunchConfig, cuda_stage
 from ..matmul.fma import FmaConfig, fma_config, fma_launch, fma_lowered, fma_numbers, split_arguments
 from ..matmul.generated import Tile, tile_for
@@ -40,6 +50,8 @@ _CLIPPED = frozenset(["relu", "relu6", "leaky_relu"])
 """Activations that clamp; see ``CudnnConv.supports``."""
 _MIN_FILTERS = 4
 """Minimum filters of a group with which a tile of 16 filters pays."""
+_SMALL_K = 512
+"""Maximum k of a small product: eight steps of a tile's loop, a few microseconds. cuDNN takes 40 to 80 us for 240 channels and 40 filters per group."""
 _IMAGE_CHANNELS = 4
 """Maximum channels of an image: its first layer has no other fast kernel."""
 _CUDNN_ACTS = ("none", "relu", "relu6", "leaky_relu", "tanh", "sigmoid", "gelu", "silu", "gelu_tanh")
@@ -88,10 +100,17 @@ class ImplicitGemm(Kernel):
         return answer
 
     def leads(self, call: NodeCall, target: CodegenTarget) -> bool:
-        """Return whether it is faster than cuDNN: in float32, unless a group has few filters (``benchmarks/cuda/conv_float32.py``)."""
-        s = ConvShape.of(call)
-        is_float32 = call.outputs[0].dtype is DType.FLOAT32 and call.tensor(1).is_weight
-        return is_float32 and (s.groups == 1 or s.filters >= _MIN_FILTERS)
+        """Return whether it is the fastest: in float32, unless a group has few filters (``benchmarks/cuda/conv_float32.py``) or one input channel,
+        and for small grouped products of 16 bits, for which cuDNN takes a slow engine.
+        """
+        s, dtype = ConvShape.of(call), call.outputs[0].dtype
+        if not call.tensor(1).is_weight:
+            return False
+        if dtype in TAGS:
+            return _is_small_grouped_product(s, dtype, target)
+        if dtype is not DType.FLOAT32 or (s.groups > 1 and s.filters < _MIN_FILTERS):
+            return False
+        return not Depthwise().supports(call, target)
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
         """Lower the call to one stage; the grid's z dimension is the group."""
@@ -114,6 +133,17 @@ class ImplicitGemm(Kernel):
         return LoweredCall(
             (stage,), weights=weights, accumulates="float64" if dtype is DType.FLOAT64 else "float32"
         )
+
+
+def _is_small_grouped_product(s: ConvShape, dtype: DType, target: CodegenTarget) -> bool:
+    """Return whether a grouped convolution of one tap is aligned, has few k, and its tiles run at once."""
+    aligned = s.channels % 8 == 0 and in_chunks(dtype, s.x[0], *s.x[2:])
+    if s.groups == 1 or s.taps != 1 or not aligned or s.x[1] != 1 or s.y[1] != 1:
+        return False
+    if not 0 < s.channels <= _SMALL_K or not s.pixels * s.filters:
+        return False
+    blocks = tile_for(s.pixels, s.filters, s.groups, target).blocks(s.pixels, s.filters) * s.groups
+    return blocks <= multiprocessors(target)
 
 
 def tensor_stage(
