@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import xpuruntime as xrt  # noqa: E402
+from xpuruntime.frontends.torch.encoder_padding import padding_as_in_eval  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).parent))
 from torch_oracle import nn, same  # noqa: E402
@@ -112,6 +114,149 @@ def test_engines_agree_with_the_module(engine: str, tmp_path) -> None:
         got = session.run([x, mask])
         for mine, theirs in zip(got.values(), module(x, mask), strict=True):
             np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-5)
+
+
+class Summed(nn.TransformerEncoder):
+    """A subclass with a ``forward`` of its own, which calls that of ``nn.TransformerEncoder``."""
+
+    def forward(self, src: torch.Tensor, padding: torch.Tensor) -> torch.Tensor:
+        return super().forward(src + 1, src_key_padding_mask=padding)
+
+
+class Aliased(nn.TransformerEncoder):
+    forward = nn.TransformerEncoder.forward
+
+
+class Unlisted(nn.Module):
+    """A module whose encoder ``modules()`` does not list."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoders = [Encoder().encoder.eval().requires_grad_(False)]
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return self.encoders[0](x, src_key_padding_mask=mask).mean(1)
+
+
+class Decorated(nn.Module):
+    """A module that replaces the ``forward`` of one encoder."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = Encoder().encoder
+        self.encoder.forward = lambda x, mask: nn.TransformerEncoder.forward(self.encoder, x, None, mask) * 2
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return self.encoder(x, mask).mean(1)
+
+
+def _encoder_of(cls: type) -> nn.Module:
+    class Holder(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.encoder = cls(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), 2)
+
+        def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+            more = (mask,) if cls is Summed else (None, mask)
+            return self.encoder(x, *more).mean(1)
+
+    return Holder()
+
+
+ENCODERS = {
+    "super().forward": lambda: _encoder_of(Summed),
+    "an alias": lambda: _encoder_of(Aliased),
+    "a plain list": Unlisted,
+    "of the instance": Decorated,
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*nested tensors")
+@pytest.mark.parametrize("kind", ENCODERS)
+def test_padded_rows_of_encoders_that_are_not_plain_parts(kind: str) -> None:
+    torch.manual_seed(0)
+    module, x = ENCODERS[kind]().eval(), torch.randn(2, 5, 16)
+    attributes = {name: dict(part.__dict__) for name, part in module.named_modules()}
+    method = nn.TransformerEncoder.forward
+    same(module, x, _masks("none")[0], others=[(x, mask) for mask in _masks()[:4]])
+    assert nn.TransformerEncoder.forward is method
+    assert Aliased.forward is method
+    assert {name: dict(part.__dict__) for name, part in module.named_modules()} == attributes
+
+
+def test_threads_that_export_at_once() -> None:
+    """An export in a second thread begins and ends within that of the first. Gradients are on, so that only exports have zeros.
+
+    ``torch.export`` itself is not called: it fails in one of two threads that are within it at once.
+    """
+    module, x, end = _module("plain"), torch.randn(2, 5, 16), _masks("end")[0]
+    method, ended, zeros = nn.TransformerEncoder.forward, threading.Event(), {}
+
+    def has_zeros() -> bool:
+        return not module.encoder(x, src_key_padding_mask=end)[end].any()
+
+    def second() -> None:
+        zeros["second, before"] = has_zeros()
+        with padding_as_in_eval(torch):
+            zeros["second"] = has_zeros()
+            with padding_as_in_eval(torch):
+                pass
+            zeros["second, after an inner one"] = has_zeros()
+        zeros["second, after"] = has_zeros()
+        ended.set()
+
+    thread = threading.Thread(target=second)
+    with padding_as_in_eval(torch):
+        zeros["first"] = has_zeros()
+        thread.start()
+        thread.join(60)
+        assert ended.is_set()
+        zeros["first, after the second"] = has_zeros()
+        assert nn.TransformerEncoder.forward is not method
+    assert zeros == {
+        "first": True,
+        "second, before": False,
+        "second": True,
+        "second, after an inner one": True,
+        "second, after": False,
+        "first, after the second": True,
+    }
+    assert nn.TransformerEncoder.forward is method
+    assert not has_zeros()
+    assert not any("forward" in part.__dict__ for part in module.modules())
+
+
+def test_an_export_that_raises_leaves_the_method_of_the_class() -> None:
+    class Raising(Encoder):
+        def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+            y = self.encoder(x, src_key_padding_mask=mask)
+            return y if y.sum() > 0 else -y
+
+    module, method, x = Raising().eval(), nn.TransformerEncoder.forward, torch.randn(2, 5, 16)
+    with pytest.raises(xrt.errors.ModelError, match="branches"):
+        xrt.extract_ir(module, (x, _masks("end")[0]))
+    assert nn.TransformerEncoder.forward is method
+    assert not any("forward" in part.__dict__ for part in module.modules())
+    with torch.enable_grad():
+        assert module.encoder(x, src_key_padding_mask=_masks("end")[0])[_masks("end")[0]].any()
+
+
+def test_a_method_that_is_replaced_during_an_export_stays() -> None:
+    method = nn.TransformerEncoder.forward
+
+    def other(self: nn.TransformerEncoder, *args: object, **kwargs: object) -> torch.Tensor:
+        return method(self, *args, **kwargs)
+
+    class Replacing(Encoder):
+        def forward(self, x: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            nn.TransformerEncoder.forward = other
+            return super().forward(x, mask)
+
+    try:
+        xrt.extract_ir(Replacing().eval(), (torch.randn(2, 5, 16), _masks("end")[0]))
+        assert nn.TransformerEncoder.forward is other
+    finally:
+        nn.TransformerEncoder.forward = method
 
 
 def test_one_tensor_for_two_arguments_is_two_inputs() -> None:

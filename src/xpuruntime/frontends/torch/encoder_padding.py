@@ -16,46 +16,109 @@ from typing import Any
 __all__ = ["padding_as_in_eval"]
 
 
+class _ExportingThread(threading.local):
+    """State of a thread: if it is in an export now."""
+
+    exporting = False
+
+
+class _Replacement:
+    """The method of ``nn.TransformerEncoder`` that all exports of the process share: set by the first, removed by the last."""
+
+    def __init__(self) -> None:
+        self.thread = _ExportingThread()
+        self._lock = threading.Lock()
+        self._exports = 0
+        self._original: Any = None
+        self._method: Any = None
+        self._classes: list[type[Any]] = []
+
+    def acquire(self, torch: Any) -> None:
+        with self._lock:
+            self._exports += 1
+            if self._exports == 1:
+                base = torch.nn.TransformerEncoder
+                self._original = base.forward
+                self._method = _forward(torch, self._original, self.thread)
+                self._classes = _classes_with(base, self._original)
+                for cls in self._classes:
+                    cls.forward = self._method
+
+    def release(self) -> None:
+        with self._lock:
+            self._exports -= 1
+            if self._exports == 0:
+                for cls in self._classes:
+                    if cls.__dict__.get("forward") is self._method:  # not replaced by somebody else meanwhile
+                        cls.forward = self._original
+                self._classes = []
+
+
+_REPLACEMENT = _Replacement()
+
+
 @contextlib.contextmanager
-def padding_as_in_eval(torch: Any, model: Any) -> Iterator[None]:
-    """Have the encoders of a module zero padded rows as PyTorch does without gradients, in calls of this thread."""
-    base = torch.nn.TransformerEncoder
-    parts = model.modules() if isinstance(model, torch.nn.Module) else ()
-    encoders = [m for m in parts if getattr(type(m), "forward", None) is base.forward]
-    encoders = [m for m in encoders if "forward" not in m.__dict__]
-    thread = threading.get_ident()
-    for encoder in encoders:
-        encoder.__dict__["forward"] = _forward(torch, encoder, encoder.forward, thread)
+def padding_as_in_eval(torch: Any) -> Iterator[None]:
+    """Have ``nn.TransformerEncoder`` zero padded rows as PyTorch does without gradients, in calls of this thread.
+
+    The method of the class is replaced, because encoders in plain lists and ``super().forward`` of subclasses call it, too.
+    """
+    thread = _REPLACEMENT.thread
+    before = thread.exporting
+    _REPLACEMENT.acquire(torch)
     try:
+        thread.exporting = True
         yield
     finally:
-        for encoder in encoders:
-            encoder.__dict__.pop("forward", None)
+        thread.exporting = before
+        _REPLACEMENT.release()
 
 
-def _forward(torch: Any, encoder: Any, plain: Callable[..., Any], thread: int) -> Callable[..., Any]:
-    @functools.wraps(plain)
-    def forward(
-        src: Any, mask: Any = None, src_key_padding_mask: Any = None, is_causal: bool | None = None
-    ) -> Any:
-        nested = src_key_padding_mask is not None and mask is None and _packs(torch, encoder, src)
-        if not nested or threading.get_ident() != thread:
-            return plain(src, mask=mask, src_key_padding_mask=src_key_padding_mask, is_causal=is_causal)
-        padded = src_key_padding_mask
-        if padded.dtype is not torch.bool:
-            padded = padded != 0
-        if getattr(encoder, "mask_check", True):  # only padding at the end of every sample is packed
-            begun = padded.cumsum(1) > 0  # slices would exclude short lengths from open shapes
-            padded = padded & (padded == begun).all()
-        if src_key_padding_mask.dtype is not torch.bool:
-            src_key_padding_mask = src_key_padding_mask.masked_fill(padded, float("-inf"))
-        output = src
-        for layer in encoder.layers:
-            output = layer(output, src_mask=None, is_causal=False, src_key_padding_mask=src_key_padding_mask)
-        output = output.masked_fill(padded.unsqueeze(-1), 0.0)
-        return output if encoder.norm is None else encoder.norm(output)
+def _classes_with(base: type[Any], method: Any) -> list[type[Any]]:
+    """Return the class and subclasses whose own ``forward`` is this method, as after ``forward = nn.TransformerEncoder.forward``."""
+    classes = [base] if base.__dict__.get("forward") is method else []
+    for subclass in base.__subclasses__():
+        classes += _classes_with(subclass, method)
+    return classes
+
+
+def _forward(torch: Any, original: Callable[..., Any], thread: _ExportingThread) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if thread.exporting:
+            return _zeroed(torch, original, self, *args, **kwargs)
+        return original(self, *args, **kwargs)
 
     return forward
+
+
+def _zeroed(
+    torch: Any,
+    original: Callable[..., Any],
+    encoder: Any,
+    src: Any,
+    mask: Any = None,
+    src_key_padding_mask: Any = None,
+    is_causal: bool | None = None,
+) -> Any:
+    """Return what an encoder computes, with zeros in padded rows where PyTorch has them."""
+    if src_key_padding_mask is None or mask is not None or not _packs(torch, encoder, src):
+        return original(
+            encoder, src, mask=mask, src_key_padding_mask=src_key_padding_mask, is_causal=is_causal
+        )
+    padded = src_key_padding_mask
+    if padded.dtype is not torch.bool:
+        padded = padded != 0
+    if getattr(encoder, "mask_check", True):  # only padding at the end of every sample is packed
+        begun = padded.cumsum(1) > 0  # slices would exclude short lengths from open shapes
+        padded = padded & (padded == begun).all()
+    if src_key_padding_mask.dtype is not torch.bool:
+        src_key_padding_mask = src_key_padding_mask.masked_fill(padded, float("-inf"))
+    output = src
+    for layer in encoder.layers:
+        output = layer(output, src_mask=None, is_causal=False, src_key_padding_mask=src_key_padding_mask)
+    output = output.masked_fill(padded.unsqueeze(-1), 0.0)
+    return output if encoder.norm is None else encoder.norm(output)
 
 
 def _packs(torch: Any, encoder: Any, src: Any) -> bool:

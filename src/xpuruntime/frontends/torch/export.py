@@ -88,7 +88,7 @@ def exported(model: Any, example_inputs: Any, dynamic_shapes: Any, who: str) -> 
     shapes = _named_dims(dynamic_shapes, {})
     args, kwargs = _each_its_own(_without_ones(args, kwargs, shapes, model))
     try:
-        with torch.no_grad(), no_warnings(), padding_as_in_eval(torch, model):
+        with torch.no_grad(), no_warnings(), padding_as_in_eval(torch):
             return torch.export.export(model, args, kwargs, dynamic_shapes=shapes, strict=False)
     except Exception as error:  # PyTorch raises many classes, most of them its own RuntimeErrors
         text = str(error).strip() or type(error).__name__
