@@ -25,6 +25,7 @@ class FxRegion(torch.nn.Module):  # type: ignore[misc]  # PyTorch is untyped her
         self._single = not isinstance(out.args[0], tuple | list)
         inputs = [n for n in module.graph.nodes if n.op == "placeholder"]
         results = [out.args[0]] if self._single else list(out.args[0])
+        self._made_on: torch.device = results[0].meta["val"].device
         # PyTorch's operators around the region expect the strides that they were traced with.
         orders = {n.name: memory_order(n.meta["val"]) for n in (*inputs, *results)}
         self._orders = tuple(orders[n.name] for n in inputs)
@@ -38,8 +39,9 @@ class FxRegion(torch.nn.Module):  # type: ignore[misc]  # PyTorch is untyped her
         demand = self._demands.of(backward=self._phase == BACKWARD)
         prepared = self._programs.get(demand.number)
         if prepared is None:
-            device = next(a for a in args if isinstance(a, torch.Tensor)).device
-            prepared = prepared_graph(self._name, self._families(), self._phase, self._graph, device, demand)
+            prepared = prepared_graph(
+                self._name, self._families(), self._phase, self._graph, self._device_of(args), demand
+            )
             self._programs[demand.number] = prepared
         note(prepared)
         if prepared.executor is None:
@@ -57,6 +59,10 @@ class FxRegion(torch.nn.Module):  # type: ignore[misc]  # PyTorch is untyped her
             for v, order in zip(results.values(), self._result_orders, strict=True)
         )
         return values[0] if self._single else values
+
+    def _device_of(self, args: tuple[torch.Tensor, ...]) -> torch.device:
+        """Return the operands' device; that of the results of a region that only makes constants."""
+        return next((a.device for a in args if isinstance(a, torch.Tensor)), self._made_on)
 
     def _families(self) -> tuple[str, ...]:
         from ...ir import find_op
