@@ -9,7 +9,7 @@ from typing import Any
 
 from ...errors import ModelError
 from .decompose_once import decomposed_once
-from .export import find_torch, first_lines, no_warnings
+from .export import TRACING, find_torch, first_lines, no_warnings
 from .names import source_of
 from .nodes import has_extra_dim, has_readers
 
@@ -47,11 +47,12 @@ def decomposed(program: Any, keep: Collection[str], who: str) -> Any:
         kept = {op for op in table if op.name().removeprefix("aten::") in keep or op.name() in failed}
         for op in kept:
             table.pop(op, None)
-        once = None if failed != _WHOLE else decomposed_once(program, table, kept.__contains__)
+        with TRACING:
+            once = None if failed != _WHOLE else decomposed_once(program, table, kept.__contains__)
         if once is not None:  # after a failure the whole program is traced, which runs every op
             return once
         try:
-            with torch.no_grad(), no_warnings():
+            with TRACING, torch.no_grad(), no_warnings():
                 return program.run_decompositions(table)
         except Exception as error:
             changed = _changed_constants(program)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import re
+import threading
 import traceback
 import warnings
 from collections.abc import Iterator, Mapping
@@ -13,8 +14,18 @@ from typing import Any
 from ...errors import EngineUnavailable, InputError, ModelError
 from .encoder_padding import padding_as_in_eval
 
-__all__ = ["error_source", "exported", "find_torch", "first_lines", "no_warnings", "shapes_by_argument"]
+__all__ = [
+    "TRACING",
+    "error_source",
+    "exported",
+    "find_torch",
+    "first_lines",
+    "no_warnings",
+    "shapes_by_argument",
+]
 
+TRACING = threading.RLock()
+"""Held while PyTorch traces: its tracer has state of the process, and of two exports in two threads at least one fails."""
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _INTERNAL = re.compile(r"[/\\](torch[/\\](?!nn[/\\])|xpuruntime[/\\]frontends[/\\]|contextlib\.py)")
 """Frames that say nothing about the model: PyTorch's own, except its layers, and this package's."""
@@ -88,7 +99,7 @@ def exported(model: Any, example_inputs: Any, dynamic_shapes: Any, who: str) -> 
     shapes = _named_dims(dynamic_shapes, {})
     args, kwargs = _each_its_own(_without_ones(args, kwargs, shapes, model))
     try:
-        with torch.no_grad(), no_warnings(), padding_as_in_eval(torch):
+        with TRACING, torch.no_grad(), no_warnings(), padding_as_in_eval(torch):
             return torch.export.export(model, args, kwargs, dynamic_shapes=shapes, strict=False)
     except Exception as error:  # PyTorch raises many classes, most of them its own RuntimeErrors
         text = str(error).strip() or type(error).__name__
