@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -10,6 +15,8 @@ from xpuruntime.decisions import Reason
 from xpuruntime.errors import WrongResult
 from xpuruntime.frontends import onnx_writer
 from xpuruntime.inference.self_check import check as checks
+from xpuruntime.inference.self_check.eager_code import eager_digest
+from xpuruntime.inference.self_check.overflow import as_in_type
 
 torch = pytest.importorskip("torch")
 nn = torch.nn
@@ -110,12 +117,13 @@ class Branching(nn.Module):
 @pytest.mark.parametrize("engine", ["native", *ENGINES, "auto"])
 def test_a_module_that_computes_something_else_when_it_is_exported(engine, tmp_path):
     module, x = Branching().eval(), torch.randn(2, 4)
-    for _ in range(2):  # the second time from the store
+    for _ in range(2):
         with pytest.raises(
             WrongResult, match="the module computes other values when it is exported"
         ) as caught:
             opened(module, x, engine, tmp_path)
         assert "Make forward compute the same when it is exported" in caught.value.do
+        assert "self_check='always'" in caught.value.do
         assert "report this bug" not in str(caught.value)
     program = torch.export.export(module, (x,))
     with opened(program, None, engine, tmp_path) as session:  # which has the values of its own
@@ -132,6 +140,190 @@ def test_what_overflows_in_the_type_of_the_model_is_right(engine, tmp_path):
 
     with opened(Squares(), torch.tensor([1.0, 1e30]), engine, tmp_path) as session:
         assert verdict_of(session).code is Reason.CHECKED
+
+
+class Plain(nn.Module):
+    """A function as a module."""
+
+    def __init__(self, function) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.function(x)
+
+
+@pytest.mark.parametrize("engine", ["native", "onnxruntime"])
+@pytest.mark.parametrize(
+    ("function", "dtype"),
+    [
+        (lambda x: torch.exp(x * 20), torch.float16),
+        (lambda x: torch.exp(x * 20) - torch.exp(x * 21), torch.float16),
+        (lambda x: (torch.exp(x * 20)).argmax(1), torch.float16),
+        (lambda x: torch.sigmoid(x * 2 + 20).argmax(1), torch.float32),
+        (lambda x: (x * 1e25).norm(dim=1), torch.float32),
+        (lambda x: (x * 300).norm(dim=1), torch.float16),
+        (lambda x: (x * 1e30) * 1e9 - x, torch.float32),
+    ],
+    ids=["exp", "nan", "ties of infinities", "ties", "norm", "half norm", "product"],
+)
+def test_a_module_that_overflows_is_not_said_to_branch(engine, function, dtype, tmp_path):
+    """float64 has other values, and the float32 inside a fused kernel rounds what the module's own type amplifies."""
+    torch.manual_seed(0)
+    x = torch.rand(4, 16).to(dtype)
+    with opened(Plain(function).eval(), x, engine, tmp_path) as session:
+        verdict = verdict_of(session)
+        assert verdict.code in (Reason.CHECKED, Reason.NOT_CHECKED)
+        assert verdict.code is Reason.CHECKED or "chooses among scores" in verdict.reason
+
+
+def test_a_wrong_value_beside_infinities_is_refused(tmp_path, monkeypatch):
+    """Infinity is no distance: finite values keep a finite limit."""
+    right = onnx_writer.to_onnx
+
+    def wrong(graph, weights, *more):
+        arrays = {w.name: np.asarray(weights[w.name]) for w in graph.weights}
+        return right(graph, {n: a * a.dtype.type(1.1) for n, a in arrays.items()}, *more)
+
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.tensor([20.0] * 8 + [1.0] * 8).half())
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.exp(x * self.scale)
+
+    monkeypatch.setattr(onnx_writer, "to_onnx", wrong)
+    with pytest.raises(WrongResult, match=r"max\\|d\\|/max\\|ref\\|") as caught:
+        opened(Scaled().eval(), (1 + torch.rand(3, 16)).half(), "onnxruntime", tmp_path)
+    assert "when it is exported" not in str(caught.value)
+
+
+def test_what_overflow_decides():
+    ours = np.array([np.inf, np.inf, 60000, np.nan, np.inf, -np.inf, 1, -np.inf], np.float16)
+    own = np.array([np.inf, 65504, np.inf, np.nan, 3, np.inf, np.nan, np.nan], np.float16)
+    exact = np.array([1e6, 65519, 1e6, 4, 3, 1e6, 2.0, -1e6])
+    want = np.array([np.inf, np.inf, 1e6, np.nan, 3, 1e6, 2.0, -np.inf])
+    np.testing.assert_array_equal(as_in_type(ours, own, exact, 0.002), want)
+    whole = np.arange(8)
+    np.testing.assert_array_equal(as_in_type(whole, own, exact, 0.0), exact)
+    assert as_in_type(ours[:0], own[:0], exact[:0], 0.0).shape == (0,)
+    np.testing.assert_array_equal(as_in_type(ours, own[:2], exact, 0.0), exact)
+
+
+# ── a verdict belongs to the module that it was made for ──
+
+
+class Head(nn.Module):
+    """Its export is that of twice the layer, whatever the flag says."""
+
+    def __init__(self, mended: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear, self.mended = nn.Linear(4, 4), mended
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x) * (2 if self.mended or torch.compiler.is_exporting() else 1)
+
+
+@pytest.mark.parametrize("engine", ["native", *ENGINES])
+def test_a_mended_module_is_not_refused_from_the_store(engine, tmp_path):
+    x = torch.randn(2, 4)
+    with pytest.raises(WrongResult):
+        opened(Head(False).eval(), x, engine, tmp_path)
+    for code in (Reason.CHECKED, Reason.RECORDED):
+        with opened(Head(True).eval(), x, engine, tmp_path) as session:
+            assert verdict_of(session).code is code
+    with pytest.raises(WrongResult, match="when it is exported"):
+        opened(Head(False).eval(), x, engine, tmp_path)
+
+
+def test_a_module_without_a_digest_is_compared_at_each_opening(tmp_path):
+    class Odd:
+        @property
+        def __dict__(self):
+            raise RuntimeError("no attributes")
+
+    module = network()
+    module.odd = Odd()
+    assert eager_digest(module) is None
+    for _ in range(2):
+        with opened(module, torch.ones(3, 7), "onnxruntime", tmp_path) as session:
+            assert verdict_of(session).code is Reason.CHECKED
+
+
+def factor():
+    return 1
+
+
+def other_factor():
+    return 2
+
+
+def test_what_the_digest_of_a_module_tells_apart():
+    def with_class(function, **members):
+        made = type("Made", (nn.Module,), {"forward": function, **members})
+        return made()
+
+    def helped(self, x):
+        return self.help(x)
+
+    def named(self, x):
+        return x * factor()
+
+    renamed = type(named)(named.__code__, {**globals(), "factor": other_factor}, "named")
+    renamed.__qualname__ = named.__qualname__
+    scale = 3
+    different = [
+        with_class(lambda self, x: x.sin()),
+        with_class(lambda self, x: x.cos()),
+        with_class(lambda self, x: x * 2),
+        with_class(lambda self, x: x * 3),
+        with_class(lambda self, x: x * scale),
+        with_class(lambda self, x: [y * 3 for y in x]),
+        with_class(lambda self, x: [y * 4 for y in x]),
+        with_class(lambda self, x, by=1: x * by),
+        with_class(lambda self, x, by=2: x * by),
+        with_class(helped, help=lambda self, x: x + 1),
+        with_class(helped, help=lambda self, x: x + 2),
+        with_class(named),
+        with_class(renamed),
+        Plain(torch.sin),
+        Plain(torch.cos),
+        nn.Sequential(nn.ReLU(), nn.Tanh()),
+        nn.Sequential(nn.Tanh(), nn.ReLU()),
+        nn.Sequential(nn.Tanh(), nn.ReLU()).eval(),
+        nn.GELU(),
+        nn.GELU(approximate="tanh"),
+        *(nn.LeakyReLU(slope) for slope in (0.1, 0.2)),
+    ]
+    values = (1, 2, 1.0, True, "1", b"1", None, (1,), (1, 2), [1], {1}, {1: 2}, torch.float32, torch.float16)
+    for value in values:
+        module = nn.ReLU()
+        module.value = value
+        different.append(module)
+    digests = [eager_digest(m) for m in different]
+    assert None not in digests
+    assert len(set(digests)) == len(digests)
+    assert digests == [eager_digest(copy.deepcopy(m)) for m in different]
+
+
+def test_the_digest_is_that_of_another_process():
+    code = (
+        "from torch import nn; from xpuruntime.inference.self_check.eager_code import eager_digest;"
+        "m = nn.TransformerEncoderLayer(8, 2, 16); m.words = {'a', 'b', 'c'}; print(eager_digest(m))"
+    )
+    seen = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(seen) == 1
 
 
 def test_small_scores_of_a_vendor_are_not_wrong(tmp_path):

@@ -80,6 +80,13 @@ def verdict(session: Any) -> Any:
     return found
 
 
+def test_infinite_scores_are_a_tie() -> None:
+    scores = np.array([1.0, np.inf, np.inf, 2.0, -np.inf])
+    assert has_tie(choice("argmax", dim=1), scores[None], 0.0)
+    assert not has_tie(choice("argmin", dim=1), scores[None], 0.0)
+    assert not has_tie(choice("argmax", dim=1), scores[None, 2:], 0.0)
+
+
 def test_equal_scores_are_not_wrong() -> None:
     x = torch.randn(4, 64, generator=torch.Generator().manual_seed(0))
     model = Boxes().eval()

@@ -43,6 +43,7 @@ TENSORS = {  # tensors of other libraries, by DLPack, and the modules of those l
 }  # fmt: skip
 MODELS = {  # the user's PyTorch module or checkpoint, a Triton function
     "inference/models/modules.py": {"model", "torch"},
+    "inference/self_check/eager_code.py": {"base", "base()", "cls", "held", "module", "part", "thing", "value"},
     "inference/self_check/references.py": {"module", "part"},
     "inference/session.py": {"model"},
     "kernels/user/triton.py": {"function", "meta"},

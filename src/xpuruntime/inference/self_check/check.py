@@ -24,8 +24,10 @@ from ..native.model import original_model, sized_model
 from .bounded import Inconclusive, bounded_outputs, differ_in_last_places_of_one
 from .conditioning import MARGIN, sensitivity, widened
 from .locate import Located
+from .overflow import as_in_type
 from .record import keep, recall
 from .references import EngineReference, Interpreter, Module, OutOfTime, Reference
+from .ties import choices_of
 from .verdict import Verdict
 from .work import GraphCost, endless, free_bytes, work_of
 
@@ -43,7 +45,8 @@ _USUAL = 0.1
 _OF_EXPORT = "PyTorch's export of the module has the session's values, so the module computes other values when it is exported"
 _ADVICE_ON_EXPORT = (
     "Make forward compute the same when it is exported: what it does must not depend on torch.compiler.is_compiling(), "
-    "torch.compiler.is_exporting(), torch.is_grad_enabled() or Python state. self_check='off' accepts the export's values."
+    "torch.compiler.is_exporting(), torch.is_grad_enabled() or Python state. "
+    "self_check='always' compares again at each opening, 'off' accepts the export's values."
 )
 
 _log = logging.getLogger("xpuruntime.session")
@@ -80,7 +83,7 @@ class CheckedModel:
 
     run:       returns outputs for inputs by name and leaves the session unchanged.
     precision: the precision that it computes in.
-    key:       everything that decides its results; a verdict is valid for this key.
+    key:       everything that decides its results and the reference's; a verdict is valid for this key. None: no verdict is stored.
     feeds, told: inputs, and their name in messages; ``example``: True if they are the session's example inputs.
     locate:    names the first value that differs, or a tie between equal scores.
     """
@@ -89,7 +92,7 @@ class CheckedModel:
     engine: str
     precision: DType
     run: Callable[[dict[str, Array]], Sequence[Array]]
-    key: Mapping[str, Any]
+    key: Mapping[str, Any] | None
     feeds: dict[str, Array]
     told: str
     example: bool
@@ -100,13 +103,16 @@ def verdict_of(subject: CheckedModel, check: SelfCheck, store: Store) -> Verdict
     """Return the verdict on a session, or a stored one under ``first_open``. Errors of references and models are not raised."""
     if check.word == "off":
         return Verdict.none("self_check is off")
-    if check.word == "first_open" and (known := recall(store, subject.key)) is not None:
+    key = subject.key
+    if check.word == "first_open" and key is not None and (known := recall(store, key)) is not None:
         _log.debug("%s: self_check: taken from the store: %s", subject.model.name, known.text)
         return known
     verdict, settled = _compared(subject, check)
     _log.debug("%s: self_check: %s (%s)", subject.model.name, verdict.text, verdict.by)
-    if settled:
-        keep(store, subject.key, verdict)
+    if (
+        settled and key is not None and not verdict.advice
+    ):  # advice: the user mends the module, not the engine
+        keep(store, key, verdict)
     return verdict
 
 
@@ -236,6 +242,8 @@ def _against(
         if near and all(c.ok for c in near):  # float64 does not overflow where the model's type does
             return _right(reference, subject, near)
     limits = _limits(reference, subject, ours, own, exact, limits, same=same)
+    if same and exact is not None and own is not None:
+        truth = [as_in_type(*row) for row in zip(ours, own, exact, limits, strict=True)]
     comparisons = _compare(subject, ours, truth, limits)
     if all(c.ok for c in comparisons):
         return _right(reference, subject, comparisons)
@@ -249,17 +257,19 @@ def _against(
         return Verdict(Reason.CHECKED, reference.name, text)
     wrong = next(c for c in comparisons if not c.ok)
     text = f"output {wrong.name!r} disagrees with {reference.name} on {subject.told}: {wrong.reason}"
-    if isinstance(reference, Module) and _agrees_with_export(reference, subject, ours, limits):
-        text += f"; {_OF_EXPORT}"
-        return Verdict(Reason.WRONG_RESULT, reference.name, text, advice=_ADVICE_ON_EXPORT)
-    if subject.locate is not None:
+    exported = isinstance(reference, Module) and _is_of_export(
+        reference, subject, ours, own, [max(table, limit) for limit in limits]
+    )
+    if subject.locate is not None and (not exported or choices_of(graph)):
         located = _timed("bisection", subject.locate, subject.feeds)
         differing = {c.name for c in comparisons if not c.ok}
         if differing <= located.undecided:
             return Verdict.none(f"{text}, but {located.text}")
         if isinstance(reference, EngineReference) and differing <= located.right:
             raise Inconclusive(f"{text}, but every value is that of {Interpreter.name}")
-        text += f"; {located.text}" if located.text else ""
+        text += f"; {located.text}" if located.text and not exported else ""
+    if exported:
+        return Verdict(Reason.WRONG_RESULT, reference.name, f"{text}; {_OF_EXPORT}", advice=_ADVICE_ON_EXPORT)
     return Verdict(Reason.WRONG_RESULT, reference.name, text)
 
 
@@ -271,13 +281,20 @@ def _own(reference: Reference, subject: CheckedModel) -> list[Array] | None:
         return None
 
 
-def _agrees_with_export(
-    reference: Module, subject: CheckedModel, ours: Sequence[Array], limits: Sequence[float]
+def _is_of_export(
+    reference: Module,
+    subject: CheckedModel,
+    ours: Sequence[Array],
+    own: Sequence[Array] | None,
+    limits: Sequence[float],
 ) -> bool:
-    """Return True if the outputs are those of PyTorch's export of the module: no engine is at fault then."""
+    """Return True if the outputs are those of PyTorch's export, and the module's own differ from them in the same type: no engine is at fault."""
+    own = own or _own(reference, subject)
     try:
         exported = _timed("PyTorch's export", reference.as_exported)
     except Exception:  # then nothing is known about it
+        return False
+    if own is None or all(c.ok for c in _compare(subject, own, exported, limits)):
         return False
     return all(c.ok for c in _compare(subject, ours, exported, limits))
 
@@ -317,7 +334,8 @@ def _limits(
             if own is None:
                 until = time.perf_counter() + _SUSPECT_S
                 own = _timed(reference.name, reference.outputs, subject.feeds, until)
-            distances = _compare(subject, own, exact, [0.0] * len(names))
+            finite = [as_in_type(mine, mine, e, 0.0) for mine, e in zip(own, exact, strict=True)]
+            distances = _compare(subject, own, finite, [0.0] * len(names))
             return [max(limit, MARGIN * c.max_rel) for limit, c in zip(least, distances, strict=True)]
         except Exception:  # then the distance is unknown
             own = None

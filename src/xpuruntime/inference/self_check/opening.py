@@ -22,6 +22,7 @@ from ..execution.seeded_inputs import sample_feeds
 from ..native.executable import NativeExecutable
 from ..native.model import native_model
 from .check import CheckedModel, SelfCheck, verdict_of
+from .eager_code import eager_digest
 from .locate import Located, first_tie, first_wrong
 from .verdict import Verdict
 
@@ -67,7 +68,11 @@ def checked_on_opening(
     except InputError as error:
         return Verdict.none(f"no inputs could be made: {error.what}")
     example = check.examples is not None
-    subject = CheckedModel(model, engine, precision, run, key, feeds, told, example, locate)
+    stored: Mapping[str, Any] | None = key
+    if check.word == "first_open" and check.module is not None:  # another module may have the same export
+        code = eager_digest(check.module)
+        stored = None if code is None else {**key, "module": code}
+    subject = CheckedModel(model, engine, precision, run, stored, feeds, told, example, locate)
     return verdict_of(subject, check, store)
 
 

@@ -18,7 +18,7 @@ from .verdict import Verdict
 __all__ = ["KIND", "keep", "recall"]
 
 KIND = "self_check"
-_FORMAT = 3
+_FORMAT = 4
 _CODES = (Reason.CHECKED, Reason.NOT_CHECKED, Reason.WRONG_RESULT)
 _log = logging.getLogger("xpuruntime.session")
 
@@ -35,8 +35,8 @@ def recall(store: Store, ingredients: Mapping[str, Any]) -> Verdict | None:
     try:
         known = json.loads(payload)
         code = Reason(known["code"])
-        fine = code in _CODES and all(isinstance(known[k], str) for k in ("by", "text", "advice"))
-        return Verdict(code, known["by"], known["text"], True, known["advice"]) if fine else None
+        fine = code in _CODES and all(isinstance(known[k], str) for k in ("by", "text"))
+        return Verdict(code, known["by"], known["text"], True) if fine else None
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         _log.warning("The stored result of a self_check cannot be read and is ignored: %s", error)
         return None
@@ -44,7 +44,7 @@ def recall(store: Store, ingredients: Mapping[str, Any]) -> Verdict | None:
 
 def keep(store: Store, ingredients: Mapping[str, Any], verdict: Verdict) -> None:
     """Store a verdict. A full disk must not stop a session that is open."""
-    record = {"code": verdict.code.value, "by": verdict.by, "text": verdict.text, "advice": verdict.advice}
+    record = {"code": verdict.code.value, "by": verdict.by, "text": verdict.text}
     try:
         store.put(KIND, _key(ingredients), json.dumps(record).encode())
     except StoreError as error:

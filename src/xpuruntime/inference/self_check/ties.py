@@ -64,4 +64,5 @@ def has_tie(node: Node, scores: Array, tolerance: float) -> bool:
     count = ranked.shape[-1] if node.op == "sort" else int(node.attrs.get("k", 1)) + 1
     decide = ranked[..., -count:] if descending else ranked[..., :count]
     with np.errstate(invalid="ignore"):
-        return bool((np.diff(decide, axis=-1) <= tolerance * largest).any())
+        near = np.diff(decide, axis=-1) <= tolerance * largest
+    return bool((near | (decide[..., 1:] == decide[..., :-1])).any())  # infinities too
