@@ -357,3 +357,23 @@ def test_inputs_that_nothing_reads(engine, tmp_path):
         for _ in range(2):
             with opened(module, (a, b, c), engine, tmp_path) as session:
                 np.testing.assert_allclose(session.run([c, a, b])["output"], module(c, a, b), rtol=1e-6)
+
+
+@pytest.mark.parametrize("engine", ["native", *ENGINES])
+def test_a_value_that_is_returned_several_times(engine, tmp_path):
+    """An ONNX output has one name, so each further one needs a node of its own."""
+
+    class Several(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            y = self.linear(x)
+            return y, y, x, y, x, self.linear.bias, self.linear.bias
+
+    module, x = Several().eval(), torch.randn(3, 4)
+    with opened(module, x, engine, tmp_path) as session:
+        assert verdict_of(session).code is Reason.CHECKED
+        for got, want in zip(session.run([x]).values(), module(x), strict=True):
+            np.testing.assert_allclose(got, want.detach(), rtol=1e-5, atol=1e-6)

@@ -198,10 +198,10 @@ def _tensor(weight: Weight, weights: WeightSource | None, types: OnnxTypes) -> A
 def _model(graph: Graph, builder: OnnxGraphBuilder, types: OnnxTypes, onnx: Any) -> Any:
     from onnx import helper
 
-    renamed = {o.value: o.name for o in graph.outputs if o.name != o.value}
-    for value, name in renamed.items():
-        builder.begin(name)
-        builder.add("Identity", [value], [name])
+    for output in graph.outputs:  # a value may be several outputs
+        if output.name != output.value:
+            builder.begin(output.name)
+            builder.add("Identity", [output.value], [output.name])
     proto = onnx.GraphProto(name=graph.name or "graph", node=builder.nodes, initializer=builder.initializers)
     kinds = graph.metadata.get("types") or {}
     proto.input.extend(_info(v.name, v.spec, types, onnx, kinds) for v in graph.inputs)
