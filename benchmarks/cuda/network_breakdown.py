@@ -12,7 +12,7 @@ Cases are those of ``suite.py``, with words after them:
 
 Calls of equal kernel and sizes are one row with their number. ``us`` is the time of a call's kernels, ``turn_us`` that from the previous call's end to
 its own: a kernel that is launched early (programmatic dependent launch) waits within its own time. Networks are opened side by side, each in a process
-of its own, and measured one at a time. For convolutions and products of a library the row has PyTorch's time on the same sizes, channels first and last.
+of its own, and measured one at a time; a session whose outputs are not PyTorch's does not open. For convolutions and products of a library the row has PyTorch's time on the same sizes, channels first and last.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ def of_ours(
 ) -> dict[str, Any]:
     """Return the rows of our session."""
     device = "cuda:0"
-    policy = None if dtype == "float32" else xrt.ExecutionPolicy(precision=dtype)
+    policy = xrt.ExecutionPolicy(precision=None if dtype == "float32" else dtype, self_check="always")
     kernels_by_family: Any = dict(preferred)
     session = xrt.InferenceSession(
         model, device=device, engine="native", example_inputs=inputs, exec_policy=policy,

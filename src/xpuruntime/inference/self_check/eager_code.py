@@ -32,9 +32,7 @@ def eager_digest(module: Any) -> str | None:
             lines.add(name)
             lines.module(part)
         return lines.text()
-    except (
-        Exception
-    ):  # an attribute of the user's may raise anything: such a module is compared at each opening
+    except Exception:  # what a user's attribute raises; such a module is compared at each opening
         return None
 
 
