@@ -7,6 +7,7 @@ shows the seed, so a failure can be repeated.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import gc
 import hashlib
@@ -17,13 +18,16 @@ import types
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from hypothesis import settings
 
 from xpuruntime.storage.store import Store
+
+if TYPE_CHECKING:
+    from xpuruntime.codegen.cpp.isa import IsaLevel
 
 settings.register_profile("here", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
@@ -46,6 +50,10 @@ SEED = "XPU_TEST_SEED"
 EVERYTHING = "all"
 LEFT_OUT = pytest.StashKey[int]()
 WHOLE_SUITE = 3600  # seconds for a test that runs a third-party suite, or works on a GPU
+QUICK = "-Og"
+"""In a sampled run, how generated C++ is optimized for tests of ``QUICK_FOLDERS``: half of the compiler's time for -O2."""
+QUICK_FOLDERS = frozenset({"llm"})
+"""Folders of tests that are not about kernels. Processes that these tests start optimize as a user's do."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -130,6 +138,27 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(
                     pytest.mark.skip(reason=f"runs code of {level}, and this processor is below it")
                 )
+
+
+@pytest.hookimpl(tryfirst=True)  # before fixtures compile
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    from xpuruntime.codegen.cpp.isa import LEVELS
+
+    folder = item.path.relative_to(ROOT / "tests").parts[0]
+    LEVELS.update(_levels(quick=folder in QUICK_FOLDERS and os.environ[SEED] != EVERYTHING))
+
+
+@functools.cache
+def _levels(quick: bool) -> dict[str, IsaLevel]:
+    """Return the instruction-set levels with their compiler options: a user's, or those that compile quickly."""
+    from xpuruntime.codegen.cpp.isa import LEVELS
+
+    if not quick:
+        return dict(LEVELS)
+    return {
+        name: dataclasses.replace(level, march_flags=(*level.march_flags, QUICK))
+        for name, level in _levels(quick=False).items()
+    }
 
 
 @pytest.hookimpl(trylast=True)
