@@ -240,7 +240,7 @@ def outcome(
 ) -> Outcome:
     """Run the tests of some files and folders on the package in a tree. first: up to the first test that fails."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--seed", seed, *paths]
-    command += ["-m", "not conformance and not gpu and not serial"]
+    command += ["-m", "not conformance and not gpu"]
     command += ["--timeout", str(HANGS), "--timeout-method", "thread", *(["-x"] if first else [])]
     variables = environment(tree)
     if selection:

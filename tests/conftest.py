@@ -7,6 +7,7 @@ shows the seed, so a failure can be repeated.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import gc
 import hashlib
@@ -17,13 +18,16 @@ import types
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from hypothesis import settings
 
 from xpuruntime.storage.store import Store
+
+if TYPE_CHECKING:
+    from xpuruntime.codegen.cpp.isa import IsaLevel
 
 settings.register_profile("here", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
@@ -34,6 +38,9 @@ settings.load_profile("ci" if os.environ.get("CI") or os.environ.get("XPU_TEST_S
 ONLY_PROCESSORS = {
     "test_amx_kernels.py", "test_kernel_names.py", "test_layouts.py", "test_onednn_kernels.py",
     "test_user_kernels.py", "test_errors_of_long_sums_grow_with_the_root_of_their_length",
+    "test_sample_token.py", "test_the_demand_of_a_program_is_recorded", "test_few_rows_are_products_by_pair_and_many_are_grouped",
+    "test_sums_of_narrow_floats_are_refused", "test_what_has_no_such_kernel_says_why",
+    "test_memory_is_that_of_the_codes_and_only_a_policy_takes_them",
 }  # fmt: skip
 """Of tests/kernels, files and tests: what only processors have, or only our own code promises."""
 
@@ -43,6 +50,10 @@ SEED = "XPU_TEST_SEED"
 EVERYTHING = "all"
 LEFT_OUT = pytest.StashKey[int]()
 WHOLE_SUITE = 3600  # seconds for a test that runs a third-party suite, or works on a GPU
+QUICK = "-Og"
+"""In a sampled run, how generated C++ is optimized for tests of ``QUICK_FOLDERS``: half of the compiler's time for -O2."""
+QUICK_FOLDERS = frozenset({"llm"})
+"""Folders of tests that are not about kernels. Processes that these tests start optimize as a user's do."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -127,6 +138,27 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(
                     pytest.mark.skip(reason=f"runs code of {level}, and this processor is below it")
                 )
+
+
+@pytest.hookimpl(tryfirst=True)  # before fixtures compile
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    from xpuruntime.codegen.cpp.isa import LEVELS
+
+    folder = item.path.relative_to(ROOT / "tests").parts[0]
+    LEVELS.update(_levels(quick=folder in QUICK_FOLDERS and os.environ[SEED] != EVERYTHING))
+
+
+@functools.cache
+def _levels(quick: bool) -> dict[str, IsaLevel]:
+    """Return the instruction-set levels with their compiler options: a user's, or those that compile quickly."""
+    from xpuruntime.codegen.cpp.isa import LEVELS
+
+    if not quick:
+        return dict(LEVELS)
+    return {
+        name: dataclasses.replace(level, march_flags=(*level.march_flags, QUICK))
+        for name, level in _levels(quick=False).items()
+    }
 
 
 @pytest.hookimpl(trylast=True)

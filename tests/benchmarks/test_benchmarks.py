@@ -28,7 +28,6 @@ def run(name: str, *arguments: str) -> dict[str, Any]:
     return json.loads(done.stdout)  # type: ignore[no-any-return]
 
 
-@pytest.mark.serial
 @pytest.mark.parametrize("engine", ["onnxruntime", "openvino"])
 def test_overhead_is_measured_for_an_engine(engine: str) -> None:
     pytest.importorskip(engine)
@@ -39,7 +38,6 @@ def test_overhead_is_measured_for_an_engine(engine: str) -> None:
     assert low <= row["added_us"] <= high
 
 
-@pytest.mark.serial
 def test_a_known_call_of_an_op_is_measured_against_its_launch() -> None:
     pytest.importorskip("torch")
     result = run("dispatch.py")
@@ -47,7 +45,6 @@ def test_a_known_call_of_an_op_is_measured_against_its_launch() -> None:
     assert set(result["us"]) >= {"launch", "ops.softmax, PyTorch"}
 
 
-@pytest.mark.serial
 def test_imports_are_measured_against_numpy() -> None:
     result = run("import_time.py", "--processes", "2")
     assert result["bound_ms"] == 80.0

@@ -226,3 +226,17 @@ def test_configurations_size_what_is_launched() -> None:
 
     usual = texts()
     assert np.unique([usual, texts(max_threadgroup_1d=128), texts(max_threadgroup_2d=16)]).size == 3
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+def test_regions_of_two_samples_compile(arch: str) -> None:
+    """NVRTC 13.0 ended the process in these sizes when a thread computed all bins of a region."""
+    b = ir.GraphBuilder("regions")
+    operands = [
+        b.input("x", "float32[2, 3, 9, 8]"),
+        b.input("rois", "float32[4, 4]"),
+        b.input("images", "int64[4]"),
+    ]
+    b.output("y", b.call("roi_align", *operands, output_size=[3, 2], sampling_ratio=2, spatial_scale=0.5))
+    assert compile_graph(b.build(), target=f"cuda:{arch}").binaries[0].data

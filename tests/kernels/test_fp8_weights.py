@@ -106,7 +106,8 @@ def test_casts_read_every_code_as_ml_dtypes_does(target: str, dtype: str) -> Non
     got = run_native(b.build(), {"x": codes}, target=target)["y"].astype(np.float32)
     want = codes.astype(np.float32)
     assert np.array_equal(got, want, equal_nan=True)
-    assert np.array_equal(np.signbit(got), np.signbit(want))
+    numbers = ~np.isnan(want)  # the sign of NaN is not kept by every processor
+    assert np.array_equal(np.signbit(got)[numbers], np.signbit(want)[numbers])
 
 
 @pytest.mark.parametrize("rows", [1, 9])

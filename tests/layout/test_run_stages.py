@@ -71,34 +71,28 @@ def test_a_killed_run_goes_on_where_it_was(tmp_path: Path) -> None:
     )
 
 
-def test_the_longest_stage_comes_first_and_what_is_heavy_has_the_machine_for_itself(tmp_path: Path) -> None:
+def test_the_parallel_stage_has_a_process_for_each_core(tmp_path: Path) -> None:
     fake = tmp_path / "pytest"
     fake.write_text('#!/bin/sh\nprintf "%s|" "$@"\nexit 1\n')
     fake.chmod(0o755)
-    done = run("parallel_stage 'pytest, in parallel'\nserial_stage\nfinish", pytest=str(fake))
-    assert [name for name, _ in table(done.stdout)] == [
-        "pytest, in parallel",
-        "pytest, one at a time",
-    ]
-    first, second = (line.split("|") for line in done.stdout.splitlines() if line.startswith("-"))
-    cores = len(os.sched_getaffinity(0))
-    assert first[first.index("-n") + 1] == str(cores)
-    assert second[:2] == ["-m", "serial and not gpu"]
+    done = run("parallel_stage pytest\nfinish", pytest=str(fake))
+    assert table(done.stdout) == [("pytest", "failed (1)")]
+    (words,) = (line.split("|") for line in done.stdout.splitlines() if line.startswith("-"))
+    assert words[words.index("-n") + 1] == str(len(os.sched_getaffinity(0)))
+    assert words[words.index("-m") + 1] == "not gpu and not conformance"
 
 
 def order(script: str) -> list[str]:
     """The stages that a script names, in order and each once; comments aside."""
     text = re.sub(r"^\s*#.*$", "", (ROOT / "scripts" / script).read_text(), flags=re.MULTILINE)
-    return list(dict.fromkeys(re.findall(r"\b(parallel_stage|serial_stage|cpp_stages|finish)\b", text)))
+    return list(dict.fromkeys(re.findall(r"\b(parallel_stage|cpp_stages|finish)\b", text)))
 
 
 @pytest.mark.parametrize("script", ["test", "test-all"])
 def test_a_run_holds_every_stage(script: str) -> None:
-    assert order(script) == ["parallel_stage", "serial_stage", "cpp_stages", "finish"]
-    named = run("declare -f cpp_stages serial_stage parallel_stage").stdout
-    assert all(
-        words in named for words in ("address,undefined", "thread", "not serial", "serial and not gpu")
-    )
+    assert order(script) == ["parallel_stage", "cpp_stages", "finish"]
+    named = run("declare -f cpp_stages").stdout
+    assert all(words in named for words in ("address,undefined", "thread"))
 
 
 def test_everything_includes_the_cpp_tests_without_sanitizers() -> None:

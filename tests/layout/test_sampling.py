@@ -135,3 +135,20 @@ def test_a_test_that_hangs_is_ended(project: Path, tmp_path: Path) -> None:
     assert done.returncode != 0
     assert "timeout: 300.0s" in done.stdout
     assert "Timeout" in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(("seed", "quick"), [("a", {"llm"}), ("", set())])
+def test_only_sampled_runs_compile_quickly_and_only_what_is_not_about_kernels(
+    project: Path, tmp_path: Path, seed: str, quick: set[str]
+) -> None:
+    folder = tmp_path / "project"
+    shutil.copytree(project, folder, ignore=shutil.ignore_patterns("test_heavy.py", "__pycache__"))
+    for name in ("kernels", "llm", "native"):
+        (folder / "tests" / name).mkdir()
+        (folder / "tests" / name / f"test_code_{name}.py").write_text(
+            "from xpuruntime.codegen.cpp.target import cpu_target\n"
+            f"def test_{name}():\n"
+            f"    assert ('-Og' in cpu_target('cpu').isa.march_flags) == {name in quick}\n"
+        )
+    names, _ = ran(folder, seed=seed)
+    assert names == {"test_kernels", "test_llm", "test_native"}

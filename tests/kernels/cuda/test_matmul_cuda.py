@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from support.cuda_kernels import call_of, judge, one_node
 
 from xpuruntime.codegen.cuda.target import cuda_target
+from xpuruntime.ir import GraphBuilder
 from xpuruntime.kernels.cuda.matmul.gemv import Gemv, GemvTileConfig, NormLinear, gemv_stage, gemv_tile_config
-from xpuruntime.kernels.cuda.matmul.generated import TILES, Generated, tensor_stage
+from xpuruntime.kernels.cuda.matmul.generated import TILES, Generated, product_tile, tensor_stage
 from xpuruntime.kernels.cuda.matmul.text import matrices_of
 from xpuruntime.kernels.kernel import LoweredCall
 from xpuruntime.kernels.spec.matmul import product_of
@@ -198,3 +199,32 @@ def test_what_is_refused_has_a_reason() -> None:
         said(Gemv(), "bmm", array((2, 1, 8)), array((2, 8, 8)))
         == "one weight is supported, not one per batch"
     )
+
+
+@pytest.mark.parametrize(
+    ("rows", "k", "act", "leads"),
+    [(4096, 192, "gelu", True), (4096, 192, "gelu_tanh", False), (4096, 256, "gelu", False), (64, 96, "gelu", False), (4096, 100, "silu", False)],
+)  # fmt: skip
+def test_our_gemm_leads_where_results_are_the_most_traffic(rows: int, k: int, act: str, leads: bool) -> None:
+    b = GraphBuilder("layer")
+    operands = [
+        b.input("x", f"float16[{rows}, {k}]"),
+        b.weight("w", f"float16[768, {k}]"),
+        b.weight("bias", "float16[768]"),
+    ]
+    b.output("y", b.call("fused_linear", *operands, act=act))
+    assert Generated().leads(call_of(b.build(), {"w": 0, "bias": 0}), cuda_target("cuda:sm_90")) is leads
+
+
+def test_tiles_of_a_short_k_are_small() -> None:
+    target = cuda_target("cuda:sm_90")
+
+    def tile(m: int, n: int, k: int) -> tuple[int, int]:
+        b = GraphBuilder("product")
+        b.output("y", b.mm(b.input("x", f"float16[{m}, {k}]"), b.input("w", f"float16[{k}, {n}]")))
+        chosen = product_tile(product_of(call_of(b.build(), {})).flat(), target)
+        return chosen.rows, chosen.columns
+
+    assert tile(12544, 768, 192) == (64, 64)
+    assert tile(784, 768, 192) == (32, 64)
+    assert tile(4096, 4096, 4096) == (128, 128)

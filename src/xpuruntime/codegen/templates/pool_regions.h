@@ -36,6 +36,7 @@ struct Regions {
     int64_t x[4], rois[2], y[4];       // strides
     double scale;
 };
+struct Bins { int64_t begin, end; };  // of a region's h * w results
 
 // A sample's neighbors along one axis: rows low and high, the share of high, and whether it is near the input at all.
 struct Neighbors { int64_t low, high; double share; bool inside; };
@@ -48,7 +49,7 @@ INLINE Neighbors neighbors(double at, int64_t size) {
 
 template <class S, class R, class I>
 static void align(const Regions &s, int64_t ratio, bool maximum, bool aligned, const S *x, const R *rois, const I *images, int64_t step,
-                  S *y, int64_t begin, int64_t end) {
+                  S *y, int64_t begin, int64_t end, Bins bins) {
     for (int64_t roi = begin; roi < end && roi < s.out[0]; roi++) {
         double edge[4];
         for (int i = 0; i < 4; i++)
@@ -61,33 +62,32 @@ static void align(const Regions &s, int64_t ratio, bool maximum, bool aligned, c
             count[i] = ratio > 0 ? ratio : wanted > 0 && wanted < 0x1p31 ? (int64_t)wanted : 0;
         }
         const int64_t image = images[roi * step];
-        const bool known = image >= 0 && image < s.in[0] && s.in[2] && s.in[3];
-        for (int64_t i = 0; i < s.out[2]; i++)
-            for (int64_t j = 0; j < s.out[3]; j++)
-                for (int64_t c = 0; c < s.out[1]; c++) {
-                    double sum = 0, best = -__builtin_inf();
-                    const bool some = known && count[0] && count[1];
-                    for (int64_t h = 0; some && h < count[0]; h++)
-                        for (int64_t w = 0; w < count[1]; w++) {
-                            const double down = size[0] / (double)s.out[2] / (double)count[0], right = size[1] / (double)s.out[3] / (double)count[1];
-                            const Neighbors r = neighbors(edge[1] + ((double)(i * count[0] + h) + 0.5) * down, s.in[2]);
-                            const Neighbors q = neighbors(edge[0] + ((double)(j * count[1] + w) + 0.5) * right, s.in[3]);
-                            for (int corner = 0; corner < 4; corner++) {
-                                const double wr = corner & 2 ? r.share : 1 - r.share, wc = corner & 1 ? q.share : 1 - q.share;
-                                const S *p = x + image * s.x[0] + c * s.x[1] + (corner & 2 ? r.high : r.low) * s.x[2] + (corner & 1 ? q.high : q.low) * s.x[3];
-                                const double v = (double)::load<1>(p) * (r.inside && q.inside ? wr * wc : 0.0);
-                                sum += v;
-                                best = v > best || v != v ? v : best;
-                            }
-                        }
-                    const double value = !some ? 0 : maximum ? best : sum / (double)(count[0] * count[1]);
-                    ::store<1>(y + roi * s.y[0] + c * s.y[1] + i * s.y[2] + j * s.y[3], convert<S>(value));
+        const bool some = image >= 0 && image < s.in[0] && s.in[2] && s.in[3] && count[0] && count[1];
+        const double down = size[0] / (double)s.out[2] / (double)count[0], right = size[1] / (double)s.out[3] / (double)count[1];
+        for (int64_t bin = bins.begin; bin < bins.end; bin++)
+            for (int64_t c = 0; c < s.out[1]; c++) {
+                const int64_t i = bin / s.out[3], j = bin % s.out[3];
+                double sum = 0, best = -__builtin_inf();
+                for (int64_t at = 0; some && at < count[0] * count[1]; at++) {
+                    const int64_t h = i * count[0] + at / count[1], w = j * count[1] + at % count[1];
+                    const Neighbors r = neighbors(edge[1] + ((double)h + 0.5) * down, s.in[2]);
+                    const Neighbors q = neighbors(edge[0] + ((double)w + 0.5) * right, s.in[3]);
+                    for (int corner = 0; corner < 4; corner++) {
+                        const double wr = corner & 2 ? r.share : 1 - r.share, wc = corner & 1 ? q.share : 1 - q.share;
+                        const S *p = x + image * s.x[0] + c * s.x[1] + (corner & 2 ? r.high : r.low) * s.x[2] + (corner & 1 ? q.high : q.low) * s.x[3];
+                        const double v = (double)::load<1>(p) * (r.inside && q.inside ? wr * wc : 0.0);
+                        sum += v;
+                        best = v > best || v != v ? v : best;
+                    }
                 }
+                const double value = !some ? 0 : maximum ? best : sum / (double)(count[0] * count[1]);
+                ::store<1>(y + roi * s.y[0] + c * s.y[1] + i * s.y[2] + j * s.y[3], convert<S>(value));
+            }
     }
 }
 
 template <class S, class R>
-static void max_regions(const Regions &s, const S *x, const R *rois, S *y, int64_t begin, int64_t end) {
+static void max_regions(const Regions &s, const S *x, const R *rois, S *y, int64_t begin, int64_t end, Bins bins) {
     auto clip = [](double v, int64_t limit) { return v > 0 ? v < (double)limit ? (int64_t)v : limit : (int64_t)0; };
     for (int64_t roi = begin; roi < end && roi < s.out[0]; roi++) {
         auto field = [&](int i) { return (double)::load<1>(rois + roi * s.rois[0] + i * s.rois[1]); };
@@ -97,26 +97,25 @@ static void max_regions(const Regions &s, const S *x, const R *rois, S *y, int64
             from[i] = start, size[i] = last - start + 1 < 1 ? 1 : last - start + 1;
         }
         const int64_t image = (int64_t)field(0);
-        for (int64_t i = 0; i < s.out[2]; i++)
-            for (int64_t j = 0; j < s.out[3]; j++) {
-                const int64_t bin[2] = {i, j};
-                int64_t a[2], b[2];
-                for (int d = 0; d < 2; d++) {
-                    const double step = size[d] / (double)s.out[2 + d];
-                    a[d] = clip(::floor((double)bin[d] * step) + from[d], s.in[2 + d]);
-                    b[d] = clip(::ceil((double)(bin[d] + 1) * step) + from[d], s.in[2 + d]);
-                }
-                for (int64_t c = 0; c < s.out[1]; c++) {
-                    double best = -__builtin_inf();
-                    const bool some = image >= 0 && image < s.in[0] && a[0] < b[0] && a[1] < b[1];
-                    for (int64_t h = a[0]; some && h < b[0]; h++)
-                        for (int64_t w = a[1]; w < b[1]; w++) {
-                            const double v = (double)::load<1>(x + image * s.x[0] + c * s.x[1] + h * s.x[2] + w * s.x[3]);
-                            best = v > best || v != v ? v : best;
-                        }
-                    ::store<1>(y + roi * s.y[0] + c * s.y[1] + i * s.y[2] + j * s.y[3], convert<S>(some ? best : 0.0));
-                }
+        for (int64_t bin = bins.begin; bin < bins.end; bin++) {
+            const int64_t place[2] = {bin / s.out[3], bin % s.out[3]};
+            int64_t a[2], b[2];
+            for (int d = 0; d < 2; d++) {
+                const double step = size[d] / (double)s.out[2 + d];
+                a[d] = clip(::floor((double)place[d] * step) + from[d], s.in[2 + d]);
+                b[d] = clip(::ceil((double)(place[d] + 1) * step) + from[d], s.in[2 + d]);
             }
+            for (int64_t c = 0; c < s.out[1]; c++) {
+                double best = -__builtin_inf();
+                const bool some = image >= 0 && image < s.in[0] && a[0] < b[0] && a[1] < b[1];
+                for (int64_t h = a[0]; some && h < b[0]; h++)
+                    for (int64_t w = a[1]; w < b[1]; w++) {
+                        const double v = (double)::load<1>(x + image * s.x[0] + c * s.x[1] + h * s.x[2] + w * s.x[3]);
+                        best = v > best || v != v ? v : best;
+                    }
+                ::store<1>(y + roi * s.y[0] + c * s.y[1] + place[0] * s.y[2] + place[1] * s.y[3], convert<S>(some ? best : 0.0));
+            }
+        }
     }
 }
 

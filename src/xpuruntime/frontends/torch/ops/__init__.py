@@ -26,6 +26,7 @@ from . import (
     reduce,
     resize,
     signal,
+    special,
 )
 from .complexes import PAIR_CREATORS, PAIR_LOWERINGS, real_form
 from .context import IGNORED_ARGUMENTS, AtenLoweringContext, ComplexPair, OpLowering, Results, TensorRef
@@ -58,6 +59,7 @@ _FILES = (
     create,
     resize,
     signal,
+    special,
     recurrent,
     backward,
 )

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
+
 from ....types import DType
 from ...not_lowered import NotLowered
 from .context import AtenLoweringContext, OpLowering, Results
 
 __all__ = ["LOWERINGS"]
+
+_MAX_COMPARISONS = 1 << 28
+"""Maximum elements of an intermediate value of mode."""
 
 
 def _keep(n: AtenLoweringContext) -> bool:
@@ -108,6 +113,51 @@ def _best_so_far(wins: str) -> OpLowering:
     return lower
 
 
+def _running_log_sum(n: AtenLoweringContext) -> Results:
+    """Lower logcumsumexp, in as many steps as the length has bits; each adds two logarithms without overflow."""
+    spec, result = n.spec(), n.out().dtype
+    if not spec.rank:
+        n.ignore("dim")
+        return n.x
+    dim = n["dim"] % spec.rank
+    length = spec.shape[dim]
+    if not isinstance(length, int):
+        raise NotLowered(f"dim {dim} of its operand has a size that is not fixed")
+    total, step = n.cast(n.x, DType.FLOAT32 if result.bits < 32 else result), 1
+    while step < length:
+        before, after = n.b.slice(total, dim=dim, end=length - step), n.b.slice(total, dim=dim, start=step)
+        larger = n.b.maximum(before, after)
+        gap = n.b.abs(n.b.sub(before, after))
+        both = n.b.add(larger, n.b.log1p(n.b.exp(n.b.neg(gap))))
+        both = n.b.where(n.b.isinf(larger), larger, both)
+        total = str(n.b.cat(n.b.slice(total, dim=dim, end=step), both, dim=dim))
+        step *= 2
+    return n.cast(total, result)
+
+
+def _mode(n: AtenLoweringContext) -> Results:
+    """Lower mode: the first of the longest runs of equal sorted elements, and the last position of that value. A NaN equals nothing."""
+    spec, keep = n.spec(), _keep(n)
+    if not spec.rank:
+        n.ignore("dim")
+        return [n.x, str(n.b.full(size=[], value=0, dtype=DType.INT64))]
+    dim = n["dim"] % spec.rank
+    length = spec.shape[dim]
+    if not isinstance(length, int):
+        raise NotLowered(f"dim {dim} of its operand has a size that is not fixed")
+    size = math.prod(d for d in spec.shape if isinstance(d, int)) * length
+    if size > _MAX_COMPARISONS:
+        raise NotLowered(f"it needs {size:,} comparisons; at most {_MAX_COMPARISONS:,} are supported")
+    ordered, index = n.b.sort(n.x, dim=dim, descending=False, stable=True)
+    beside, below = n.b.unsqueeze(ordered, dims=[dim + 1]), n.b.unsqueeze(ordered, dims=[dim])
+    counts = n.b.sum(n.b.eq(beside, below), dim=[dim + 1], keepdim=False, dtype=DType.INT64)
+    first = n.b.argmax(counts, dim=dim, keepdim=True)
+    longest = n.b.amax(counts, dim=[dim], keepdim=True)
+    last = n.b.sub(n.b.add(first, n.b.maximum(longest, 1)), 1)
+    results = [n.b.gather(ordered, first, dim=dim), n.b.gather(index, last, dim=dim)]
+    return [str(r) if keep else str(n.b.squeeze(r, dims=[dim])) for r in results]
+
+
 def _dist(n: AtenLoweringContext) -> Results:
     return str(n.b.vector_norm(n.b.sub(n.x, n.t("other")), ord=float(n["p"]), dim=None, keepdim=False))
 
@@ -136,6 +186,7 @@ LOWERINGS: dict[str, OpLowering] = {
     "cumsum": _running("cumsum"),
     "dist": _dist,
     "linalg_vector_norm": _vector_norm,
+    "logcumsumexp": _running_log_sum,
     "logsumexp": _over("logsumexp"),
     "max": _extreme("max", "amax"),
     "max.dim": _extreme("max", "amax"),
@@ -143,6 +194,7 @@ LOWERINGS: dict[str, OpLowering] = {
     "mean.dim": _over("mean", typed=True),
     "min": _extreme("min", "amin"),
     "min.dim": _extreme("min", "amin"),
+    "mode": _mode,
     "prod": _over("prod", typed=True),
     "prod.dim_int": _over("prod", typed=True),
     "sum": _over("sum", typed=True),

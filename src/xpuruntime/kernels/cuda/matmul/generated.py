@@ -10,6 +10,7 @@ Large products are compute-bound; those of few rows run better on ``gemv``.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +25,7 @@ from ...spec.product import Product
 from ..heavy import TAGS, about, bytes_of, c_bool, constants, multiprocessors, shared_limit
 from ..launch import LaunchConfig, cuda_stage
 from .fma import FmaConfig, fma_config, fma_launch, fma_lowered, fma_numbers, split_arguments
-from .libraries import Cublas, CublasLt
+from .libraries import LIBRARY_ACTS, Cublas, CublasLt
 from .text import Matrices, arguments_of, calls_by_alignment, finish_text, matrices_of, parts_of, supported
 
 __all__ = ["KERNELS", "TILES", "Generated", "Tile", "simt_stage", "tensor_stage"]
@@ -83,8 +84,25 @@ def tile_for(m: int, n: int, batches: int, target: CodegenTarget) -> Tile:
     )
 
 
-_MAX_K, _MIN_RESULTS = 128, 1 << 20
-"""Sizes of products in float32 that are bound by their results rather than by FMAs."""
+_SHORT_K = 1024
+_SMALL_TILES = (Tile(64, 64, 2, 2, 4), Tile(32, 64, 1, 4, 4))
+
+
+def product_tile(p: Product, target: CodegenTarget) -> Tile:
+    """Return the tile of a product: with a short k a small one, which is 64 x 64 if that gives every SM two blocks.
+
+    On an H100 a small tile was the fastest for each of 19 layers with k up to 768 (benchmarks/cuda/products_16bit.py).
+    """
+    small = [t for t in _SMALL_TILES if t.shared <= shared_limit(target)]
+    if p.k > _SHORT_K or not small:
+        return tile_for(p.m, p.n, p.batches, target)
+    enough = 2 * multiprocessors(target)
+    return next((t for t in small if t.blocks(p.m, p.n) * p.batches >= enough), small[-1])
+
+
+_MAX_K: Mapping[DType, int] = {DType.FLOAT32: 128, DType.FLOAT16: 192, DType.BFLOAT16: 192}
+_MIN_RESULTS: Mapping[DType, int] = {DType.FLOAT32: 1 << 20, DType.FLOAT16: 1 << 19, DType.BFLOAT16: 1 << 19}
+"""Sizes of products that are bound by their results rather than by FMAs."""
 
 
 class Generated(Kernel):
@@ -98,12 +116,14 @@ class Generated(Kernel):
         return supported(call)
 
     def leads(self, call: NodeCall, target: CodegenTarget) -> bool:
-        """Return whether it is faster than cuBLASLt: in float32 with few k and an activation, whose results are the most traffic."""
-        p = product_of(call).flat()
-        if call.outputs[0].dtype is not DType.FLOAT32 or p.act == "none" or not 0 < p.k <= _MAX_K:
+        """Return whether it is faster than cuBLASLt with a second stage: with few k and an activation, whose results are the most traffic."""
+        p, dtype = product_of(call).flat(), call.outputs[0].dtype
+        if not 0 < p.k <= _MAX_K.get(dtype, 0) or p.m * p.n < _MIN_RESULTS[dtype]:
             return False
-        sides = matrices_of(p, DType.FLOAT32)
-        return p.m * p.n >= _MIN_RESULTS and sides is not None and not sides.b_rows
+        sides = matrices_of(p, dtype)
+        if p.act == "none" or sides is None or sides.b_rows:
+            return False
+        return dtype is DType.FLOAT32 or (sides.a_aligned and sides.b_aligned and p.act not in LIBRARY_ACTS)
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
         """Lower the call to one stage."""
@@ -124,7 +144,7 @@ def tensor_stage(
 ) -> Stage:
     """Return the stage on tensor cores. Operands that are not 16-byte aligned use narrower loads."""
     dtype = call.outputs[0].dtype
-    t = tile_for(p.m, p.n, p.batches, target) if tile is None else tile
+    t = product_tile(p, target) if tile is None else tile
     arguments = arguments_of(call, p)
     lead = len(p.batch)
     batch = "(int64_t)blockIdx.z"

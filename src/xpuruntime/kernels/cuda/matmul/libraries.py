@@ -25,10 +25,13 @@ from ..heavy import about, bytes_of
 from ..launch import Argument, LaunchConfig, blocks_for, cuda_stage
 from .text import arguments_of, element_offset_text, finish_text, parts_of, supported
 
-__all__ = ["CHOICES", "Cublas", "CublasLt", "absent", "installed"]
+__all__ = ["CHOICES", "LIBRARY_ACTS", "Cublas", "CublasLt", "absent", "installed"]
 
 CHOICES: tuple[Mapping[str, int], ...] = tuple({"choice": i} for i in range(1, 4))
 """Entries of a library's list that a measurement tries besides the first."""
+
+LIBRARY_ACTS = ("none", "relu", "gelu_tanh")
+"""Activations of cuBLASLt's epilogue."""
 
 _FILES: Mapping[str, tuple[str, str]] = {
     "cublas": ("XPU_LIBCUBLAS", "libcublas.so*"),
@@ -104,7 +107,7 @@ class _Native:
 
 def _native(p: Product, dtype: DType) -> _Native | None:
     """Return the terms if cuBLASLt's epilogue computes all that follows the product; else None."""
-    if p.act not in ("none", "relu", "gelu_tanh") or len(p.terms) > 2:
+    if p.act not in LIBRARY_ACTS or len(p.terms) > 2:
         return None
     terms = _Native()
     for term in p.terms:

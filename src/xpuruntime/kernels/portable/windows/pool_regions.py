@@ -89,7 +89,7 @@ class RegionPool(PortableKernel):
         return Support.yes()
 
     def task_stage(self, call: NodeCall, environment: TaskEnvironment) -> TaskStage:
-        """Return one stage with one region per task, on a GPU one channel of a region."""
+        """Return one stage with one region per task, on a GPU one result."""
         x, rois, y = call.tensor(0).spec, call.tensor(1).spec, call.outputs[0]
         kinds = [C_TYPES[s.dtype] for s in (x, rois, y)]
         align = call.op == "roi_align"
@@ -97,19 +97,21 @@ class RegionPool(PortableKernel):
         strides = ", ".join(braces(s.physical.strides) for s in (x, rois, y))
         scale = number(float(call.attrs["spatial_scale"]))
         regions, channels, *bins = sizes(y)
-        places, tasks, span = ("", ""), max(sizes(rois)[0], 1), "begin, end"
+        places, tasks, span, kind = ("", ""), max(sizes(rois)[0], 1), "begin, end", "static const"
+        span_of_bins = f"{{0, {math.prod(bins)}}}"
         split: tuple[str, ...] = ()
-        kind = "static const"
         if environment.thread_per_task:
-            tasks, span = regions * channels, "region, region + 1"
+            width = max(math.prod(bins), 1)
+            tasks, span = regions * channels * width, "region, region + 1"
             split = (
-                f"const int64_t region = begin / {max(channels, 1)}, channel = begin % {max(channels, 1)};",
+                f"const int64_t bin = begin % {width}, channel = begin / {width} % {max(channels, 1)};",
+                f"const int64_t region = begin / {width * max(channels, 1)};",
             )
             places = (f" + channel * {x.physical.strides[1]}", f" + channel * {y.physical.strides[1]}")
-            channels, kind = 1, "const"
+            channels, kind, span_of_bins = 1, "const", "{bin, bin + 1}"
         fields = f"{braces(sizes(x))}, {braces((regions, channels, *bins))}, {strides}, {scale}"
         operands = f"(const {kinds[0]} *)args[0]{places[0]}, (const {kinds[1]} *)args[1]"
-        out = f"({kinds[2]} *)args[{len(args) - 1}]{places[1]}, {span}"
+        out = f"({kinds[2]} *)args[{len(args) - 1}]{places[1]}, {span}, {span_of_bins}"
         if align:
             images = call.tensor(2).spec
             flags = ", ".join(

@@ -1,0 +1,381 @@
+"""Lowerings of special functions through arithmetic: gamma, error and Bessel functions, and the bits of a float.
+
+Chebyshev series are of the functions that their docstrings name, computed with 40 digits. 16-bit floats are computed in float32.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from ....types import DType
+from ...not_lowered import NotLowered
+from .context import AtenLoweringContext, OpLowering, Results
+
+__all__ = ["LOWERINGS"]
+
+_I0_SMALL = (
+    0.33839763720473803, -0.3046826723431984, 0.17162090152220877, -0.09490109704804764, 0.04930528423967071, -0.02373741480589947, 0.010546460394594998,
+    -0.004324309995050576, 0.0016394756169413357, -0.0005763755745385824, 0.00018850288509584165, -5.754195010082104e-05, 1.6448448070728896e-05,
+    -4.4167383584587505e-06, 1.1173875391201037e-06, -2.670793853940612e-07, 6.046995022541919e-08, -1.300025009986248e-08, 2.6598237246823866e-09,
+    -5.189795601635263e-10, 9.675809035373237e-11, -1.726826291441556e-11, 2.95505266312964e-12, -4.856446783111929e-13, 7.676185498604936e-14,
+    -1.1685332877993451e-14, 1.715391285555133e-15, -2.431279846547955e-16, 3.3307945188222384e-17, -4.4153416464793395e-18,
+)  # fmt: skip
+"""exp(-x) * i0(x) of x in [0, 8]."""
+_I0_LARGE = (
+    0.4022452055070544, 0.0033691164782556943, 6.889758346916825e-05, 2.8913705208347567e-06, 2.0489185894690638e-07, 2.266668990498178e-08,
+    3.3962320257083865e-09, 4.94060238822497e-10, 1.1889147107846439e-11, -3.1499165279632416e-11, -1.3215811840447713e-11, -1.7941785315068062e-12,
+    7.180124451383666e-13, 3.8527783827421426e-13, 1.54008621752141e-14, -4.150569347287222e-14, -9.554846698828307e-15, 3.811680669352621e-15,
+    1.7725601330565245e-15, -3.425485619677142e-16, -2.827623980516646e-16, 3.461222867695658e-17, 4.465621420302078e-17, -4.8305044859640105e-18,
+    -7.233180488043844e-18,
+)  # fmt: skip
+"""exp(-x) * sqrt(x) * i0(x) of 1 / x in [0, 1/8]."""
+_I1_SMALL = (
+    0.12629359322181682, -0.17641651835783406, 0.1026436586898471, -0.05294598120809499, 0.024726449030626516, -0.010564084894626197,
+    0.004156422944312888, -0.0015135724506312532, 0.0005122859561685758, -0.00016176081582589674, 4.781565107550054e-05, -1.3273163656039436e-05,
+    3.4702513081376785e-06, -8.568720264695455e-07, 2.0032947535521353e-07, -4.445059128796328e-08, 9.381537386495773e-09, -1.8872497517228294e-09,
+    3.625590281552117e-10, -6.663489723502027e-11, 1.1736186298890901e-11, -1.9839743977649436e-12, 3.223793365945575e-13, -5.042185504727912e-14,
+    7.600684294735408e-15, -1.1055969477353862e-15, 1.5536319577362005e-16, -2.111421214358166e-17, 2.7779141127610464e-18,
+)  # fmt: skip
+"""exp(-x) * i1(x) / x of x in [0, 8]."""
+_I1_LARGE = (
+    0.38928811750914005, -0.009761097491361469, -0.00011058893876262371, -3.882564808877691e-06, -2.512236237870209e-07, -2.6314688468895196e-08,
+    -3.835380385964237e-09, -5.589743462196584e-10, -1.8974958123505413e-11, 3.2526035830154884e-11, 1.4125807436613782e-11, 2.0356285441470896e-12,
+    -7.198551776245908e-13, -4.0835511110921974e-13, -2.1015418427726643e-14, 4.2724400167119517e-14, 1.0420276984128802e-14, -3.814403072437007e-15,
+    -1.8803547755107805e-15, 3.30820231092085e-16, 2.9626289976460157e-16, -3.209525921991637e-17, -4.6503053684947827e-17, 4.414348323093937e-18,
+    7.517296311011398e-18, -9.314178870907263e-19, -1.2421932752759928e-18,
+)  # fmt: skip
+"""exp(-x) * sqrt(x) * i1(x) of 1 / x in [0, 1/8]."""
+_ERFCX = (
+    1.1775789345674017, -0.004590054580646478, -0.08424913336651792, 0.05920993999819189, -0.026658668435305753, 0.009074997670705265,
+    -0.002413163540417608, 0.0004907758365258086, -6.916973302501207e-05, 4.13902798607301e-06, 7.74038306619849e-07, -2.1886401049234397e-07,
+    1.076499946567091e-08, 4.521959811218287e-09, -7.754400208831351e-10, -6.318088340886684e-11, 2.86879501093067e-11, 1.9455868545777347e-13,
+    -9.65469674843344e-13, 3.25254814814874e-14, 3.3478119482868056e-14, -1.864562880419313e-15, -1.2507950530688648e-15, 7.418235256624044e-17,
+    5.068148904796111e-17,
+)  # fmt: skip
+"""(1 + 2x) * erfcx(x) of (x - 3.75) / (x + 3.75), for x >= 0."""
+_LGAMMA = (
+    0.5636908878138875, 0.1348298607757962, -0.005699828162861541, 0.0003495753602256195, -2.5137189748937367e-05, 1.97244954332866e-06,
+    -1.6338534257776144e-07, 1.40332127576137e-08, -1.2365298424440683e-09, 1.1102184899836294e-10, -1.0111166895700247e-11, 9.31149919352796e-13,
+    -8.651460058580329e-14, 8.096490151727336e-15, -7.622664071896451e-16, 7.212908279780404e-17, -6.854714186514716e-18,
+)  # fmt: skip
+"""lgamma(2 + x) / x of x in [0, 1]."""
+_NDTRI_CENTRAL = (
+    2.75626240773562, 0.2762559100066958, 0.030207156709674277, 0.004124957243077576, 0.000626201371068278, 0.00010112940123524067,
+    1.7007480612069465e-05, 2.9431496228783427e-06, 5.202354291607284e-07, 9.347554480275329e-08, 1.701559969437519e-08, 3.1303632648441214e-09,
+    5.809730753368261e-10, 1.0862533348615106e-10, 2.04385966455798e-11, 3.866716242507591e-12, 7.350256475202629e-13, 1.4030836200438666e-13,
+    2.688310341937328e-14, 5.1679344407063756e-15, 9.964365188597695e-16, 1.9264240320283887e-16, 3.733495752184155e-17,
+)  # fmt: skip
+"""ndtri(0.5 + y) / y of y * y in [0, 9/64]."""
+_NDTRI_TAIL = (
+    1.0323738340148971, 0.07255464837448264, -0.001044276659135336, -0.00011057060922319904, 5.264914442301038e-05, -1.6126373143885156e-05,
+    4.24074817680432e-06, -1.035141917428997e-06, 2.464825866558015e-07, -5.918235741573259e-08, 1.4585713938895267e-08, -3.706647235699129e-09,
+    9.67966568445924e-10, -2.5822724711374293e-10, 7.002080033211766e-11, -1.923711457746276e-11, 5.3451947625850664e-12, -1.5005386530215092e-12,
+    4.2525805368601176e-13, -1.2157759092208812e-13, 3.503610653766156e-14, -1.0169776280334677e-14, 2.9712387491616838e-15, -8.732286753111611e-16,
+    2.580205353003843e-16, -7.661633112439576e-17, 2.285393855197455e-17, -6.845828976056115e-18,
+)  # fmt: skip
+"""(x - log(x) / x + ndtri(p)) * x with x = sqrt(-2 log(p)), of 1 / x in [1/8, 1/2]."""
+_NDTRI_FAR = (
+    0.9403940828842694, 0.01797714885093382, 0.0007204861229618141, -0.00015515924440180946, 2.766990183752755e-05, -5.2871863320761524e-06,
+    1.1257975486215228e-06, -2.63130441947549e-07, 6.598571696792872e-08, -1.7454474989197393e-08, 4.813437226308787e-09, -1.3723843993819895e-09,
+    4.020765183199371e-10, -1.2049092786599042e-10, 3.680244733303348e-11, -1.1425423829283465e-11, 3.5973396421448492e-12, -1.1466389375188485e-12,
+    3.694619836156521e-13, -1.201932983237028e-13, 3.9437800554584216e-14, -1.304035200987268e-14, 4.3419726849707105e-15, -1.4548813696975604e-15,
+    4.903082054861274e-16, -1.66111906669975e-16, 5.655056653995449e-17, -1.9338107422966607e-17, 6.6402800244849165e-18,
+)  # fmt: skip
+"""The same of 1 / x in [1/40, 1/8]."""
+_STIRLING = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360, 1 / 156, -3617 / 122400)
+"""Coefficients of 1/x, 1/x**3 and so on in lgamma(x) - (x - 0.5) * log(x) + x - log(2 pi) / 2."""
+_DIGAMMA = (1 / 12, -1 / 120, 1 / 252, -1 / 240, 1 / 132, -691 / 32760, 1 / 12)
+"""Coefficients of 1/x**2, 1/x**4 and so on in log(x) - 1 / (2x) - digamma(x)."""
+_TRIGAMMA = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6)
+"""Coefficients of 1/x**3, 1/x**5 and so on in trigamma(x) - 1 / x - 1 / (2 x**2)."""
+_ERFINV_CENTRAL = (
+    (-0.140543331, 0.914624893, -1.645349621, 0.886226899),
+    (0.012229801, -0.329097515, 1.442710462, -2.118377725, 1.0),
+)
+_ERFINV_TAIL = ((1.641345311, 3.429567803, -1.624906493, -1.970840454), (1.637067800, 3.543889200, 1.0))
+"""Quotients of polynomials from which Newton's method starts."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Real:
+    """A value of the graph with Python's operators."""
+
+    n: AtenLoweringContext
+    value: str
+
+    def do(self, op: str, *others: Any, **attrs: Any) -> _Real:
+        """Return the result of an op of the IR."""
+        operands = [o.value if isinstance(o, _Real) else o for o in others]
+        return _Real(self.n, str(self.n.b.call(op, self.value, *operands, **attrs)))
+
+    def __add__(self, other: Any) -> _Real:
+        return self.do("add", other)
+
+    def __sub__(self, other: Any) -> _Real:
+        return self.do("sub", other)
+
+    def __mul__(self, other: Any) -> _Real:
+        return self.do("mul", other)
+
+    def __truediv__(self, other: Any) -> _Real:
+        return self.do("div", other, rounding_mode=None)
+
+    def __neg__(self) -> _Real:
+        return self.do("neg")
+
+    def under(self, number: float) -> _Real:
+        """Return ``number / self``."""
+        return _Real(self.n, str(self.n.b.div(number, self.value, rounding_mode=None)))
+
+    def where(self, condition: _Real, other: Any) -> _Real:
+        """Return itself where the condition is true, else the other."""
+        return condition.do("where", self, other)
+
+    def horner(self, coefficients: Sequence[float]) -> _Real:
+        """Return a polynomial; the coefficient of the highest power is first."""
+        result = self * coefficients[0] + coefficients[1]
+        for coefficient in coefficients[2:]:
+            result = result * self + coefficient
+        return result
+
+    def chebyshev(self, low: float, high: float, series: Sequence[float]) -> _Real:
+        """Return a Chebyshev series on an interval, by Clenshaw's recurrence. Terms below the precision of the type are left out."""
+        least = 1e-9 if self.n.spec(self.value).dtype is DType.FLOAT32 else 0.0
+        terms = [*series]
+        while abs(terms[-1]) < least * abs(series[0]):
+            terms.pop()
+        x = self * (2 / (high - low)) + (low + high) / (low - high)
+        twice = x + x
+        latest, earlier = twice * terms[-1] + terms[-2], terms[-1]
+        before: _Real | float = earlier
+        for term in terms[-3:0:-1]:
+            latest, before = twice * latest - before + term, latest
+        return x * latest - before + terms[0]
+
+
+_Function: TypeAlias = "Callable[[_Real], _Real]"
+
+
+def _wide(function: _Function) -> OpLowering:
+    """Return the lowering of a function of one tensor, computed in at least float32."""
+
+    def lower(n: AtenLoweringContext) -> Results:
+        result = n.out().dtype
+        wide = DType.FLOAT32 if result.bits < 32 else result
+        return n.cast(function(_Real(n, n.cast(n.x, wide))).value, result)
+
+    return lower
+
+
+# ── error functions ──
+
+
+def _exp_square(x: _Real, sign: float) -> _Real:
+    """Return exp(sign * x * x) for |x| <= 32. The square of x is exact in two parts, so that its rounding is not magnified."""
+    part = (x * 16.0).do("round") / 16.0
+    rest = (x - part) * (x + part)
+    return (part * part * sign).do("exp") * (rest * sign).do("exp")
+
+
+def _erfcx_positive(x: _Real) -> _Real:
+    near = x.do("clamp", None, 1e18)
+    return ((near - 3.75) / (near + 3.75)).chebyshev(-1.0, 1.0, _ERFCX) / (x * 2.0 + 1.0)
+
+
+def _erfc(x: _Real) -> _Real:
+    size = x.do("abs")
+    near = size.do("clamp", None, 32.0)
+    tail = _exp_square(near, -1.0) * _erfcx_positive(near)
+    far = tail.where(x.do("gt", 0.0), -(tail - 2.0))
+    return (-(x.do("erf") - 1.0)).where(size.do("lt", 0.5), far)
+
+
+def _erfcx(x: _Real) -> _Real:
+    positive = _erfcx_positive(x.do("abs"))
+    negative = _exp_square(x.do("clamp", -32.0, 0.0), 1.0) * 2.0 - positive
+    return negative.where(x.do("lt", 0.0), positive)
+
+
+def _erfinv(y: _Real) -> _Real:
+    """Start from a quotient of polynomials, then take two steps of Newton's method, as PyTorch does."""
+    size = y.do("abs")
+    square = y * y
+    central = y * square.horner(_ERFINV_CENTRAL[0]) / square.horner(_ERFINV_CENTRAL[1])
+    z = (-((-(size - 1.0)) * 0.5).do("log")).do("sqrt")
+    tail = y.do("sign") * z.horner(_ERFINV_TAIL[0]) / z.horner(_ERFINV_TAIL[1])
+    x = central.where(size.do("le", 0.7), tail)
+    for _ in range(2):
+        x = x - (x.do("erf") - y) / ((-(x * x)).do("exp") * (2.0 / math.sqrt(math.pi)))
+    return (y * math.inf).where(size.do("eq", 1.0), x)
+
+
+def _ndtri(p: _Real) -> _Real:
+    upper = p.do("gt", 1.0 - math.exp(-2.0))
+    q = (-(p - 1.0)).where(upper, p)
+    y = q - 0.5
+    central = y * (y * y).chebyshev(0.0, 9 / 64, _NDTRI_CENTRAL)
+    x = (q.do("log") * -2.0).do("sqrt")
+    z = x.under(1.0)
+    series = z.chebyshev(1 / 40, 1 / 8, _NDTRI_FAR).where(
+        x.do("gt", 8.0), z.chebyshev(1 / 8, 1 / 2, _NDTRI_TAIL)
+    )
+    tail = x - (x.do("log") + series) * z
+    tail = x.where(x.do("isinf"), tail)
+    return central.where(q.do("gt", math.exp(-2.0)), tail.where(upper, -tail))
+
+
+# ── gamma functions ──
+
+
+def _sin_pi(x: _Real) -> _Real:
+    """Return sin(pi * x) up to its sign; exact zeros at integers."""
+    return ((x - x.do("round")) * math.pi).do("sin")
+
+
+def _lgamma_positive(x: _Real) -> _Real:
+    """Return lgamma of positive numbers: below 8 a product moves the argument into [2, 3], above Stirling's series is used."""
+    u, product = x, (x * 0.0) + 1.0
+    for _ in range(6):
+        larger = u.do("gt", 3.0)
+        lower = u - 1.0
+        product, u = (product * lower).where(larger, product), lower.where(larger, u)
+    divisor = x
+    below_two, below_one = x.do("lt", 2.0), x.do("lt", 1.0)
+    divisor = (x * (x + 1.0)).where(below_one, x)
+    u = (u + 1.0).where(below_two, u)
+    u = (u + 1.0).where(below_one, u)
+    logs = (divisor.where(below_two, product)).do("log")
+    rest = u - 2.0
+    near = rest * rest.chebyshev(0.0, 1.0, _LGAMMA) + (-logs).where(below_two, logs)
+    inverse = x.under(1.0)
+    series = inverse * (inverse * inverse).horner(_STIRLING[::-1])
+    far = (x - 0.5) * (x.do("log") - 1.0) + (0.5 * math.log(2 * math.pi) - 0.5) + series
+    return near.where(x.do("lt", 8.0), far)
+
+
+def _lgamma(x: _Real) -> _Real:
+    size = x.do("abs")
+    positive = _lgamma_positive(size)
+    sine = (_sin_pi(size).do("abs") / math.pi).do("log")
+    reflected = -(size.do("log") + sine) - positive
+    result = reflected.where(x.do("lt", 0.0), positive)
+    return size.where(x.do("isinf"), result)
+
+
+def _digamma(x: _Real) -> _Real:
+    """Return digamma: terms 1 / x move the argument above 8; negative numbers are reflected."""
+    negative = x.do("lt", 0.0)
+    y = (-(x - 1.0)).where(negative, x)
+    small = y.do("lt", 8.0)
+    steps = y.under(-1.0)
+    for i in range(1, 8):
+        steps = steps - (y + float(i)).under(1.0)
+    far = (y + 8.0).where(small, y)
+    inverse = far.under(1.0)
+    square = inverse * inverse
+    positive = far.do("log") - inverse * 0.5 - square * square.horner(_DIGAMMA[::-1])
+    positive = (positive + steps).where(small, positive)
+    part = x - x.do("trunc")
+    reflected = positive - (part * math.pi).do("tan").under(math.pi)
+    result = reflected.where(negative, positive)
+    return (part * math.nan).where(negative.do("logical_and", part.do("eq", 0.0)), result)
+
+
+def _trigamma(x: _Real) -> _Real:
+    small = x.do("lt", 0.5)
+    y = (-(x - 1.0)).where(small, x)
+    steps = (y * y).under(1.0)
+    for i in range(1, 8):
+        step = y + float(i)
+        steps = steps + (step * step).under(1.0)
+    far = y + 8.0
+    inverse = far.under(1.0)
+    square = inverse * inverse
+    positive = steps + inverse + square * 0.5 + square * inverse * square.horner(_TRIGAMMA[::-1])
+    sine = _sin_pi(x)
+    return (-(positive - (sine * sine).under(math.pi**2))).where(small, positive)
+
+
+def _polygamma(n: AtenLoweringContext) -> Results:
+    order = n["n"]
+    if order not in (0, 1):
+        raise NotLowered(f"only orders 0 and 1 are supported, not {order}")
+    result = n.out().dtype
+    wide = DType.FLOAT32 if result.bits < 32 else result
+    x = _Real(n, n.cast(n.t("self"), wide))
+    return n.cast((_digamma, _trigamma)[order](x).value, result)
+
+
+# ── Bessel functions ──
+
+
+def _bessel(order: int, *, scaled: bool) -> _Function:
+    """Return the modified Bessel function of the first kind; scaled: times exp(-|x|)."""
+
+    def function(x: _Real) -> _Real:
+        size = x.do("abs")
+        near = size.chebyshev(0.0, 8.0, _I1_SMALL if order else _I0_SMALL)
+        near = near * size if order else near
+        inverse = size.under(1.0)
+        far = inverse.chebyshev(0.0, 1 / 8, _I1_LARGE if order else _I0_LARGE) / size.do("sqrt")
+        result = near.where(size.do("le", 8.0), far)
+        result = result if scaled else result * size.do("exp")
+        return (-result).where(x.do("lt", 0.0), result) if order else result
+
+    return function
+
+
+# ── parts of a float ──
+
+
+def _signbit(n: AtenLoweringContext) -> Results:
+    return _is_negative(n, n.x)
+
+
+def _is_negative(n: AtenLoweringContext, x: str) -> str:
+    """Return whether the sign bit is set; of -0.0 and some NaN it is."""
+    dtype = n.spec(x).dtype
+    if not dtype.is_float:
+        return str(n.b.lt(x, 0)) if dtype is not DType.BOOL else str(n.b.logical_and(x, n.b.logical_not(x)))
+    words = {16: DType.INT16, 32: DType.INT32, 64: DType.INT64}
+    if dtype.bits not in words:
+        raise NotLowered(f"{dtype.value} is not supported")
+    return str(n.b.lt(n.b.bitcast(x, dtype=words[dtype.bits]), 0))
+
+
+def _copysign(n: AtenLoweringContext) -> Results:
+    result, other = n.out().dtype, n.operand("other")
+    size = str(n.b.abs(n.cast(n.x, result)))
+    if not isinstance(other, str):
+        return str(n.b.neg(size)) if math.copysign(1.0, 0.0 if other is None else other) < 0 else size
+    return str(n.b.where(_is_negative(n, other), n.b.neg(size), size))
+
+
+def _ldexp(n: AtenLoweringContext) -> Results:
+    """Lower ldexp as PyTorch computes it: x * 2 ** other, with a power in the result's type."""
+    result = n.out().dtype
+    return n.cast(str(n.b.mul(n.x, n.b.pow(2.0, n.cast(n.t("other"), result)))), result)
+
+
+LOWERINGS: dict[str, OpLowering] = {
+    "copysign.Scalar": _copysign,
+    "copysign.Tensor": _copysign,
+    "digamma": _wide(_digamma),
+    "erfc": _wide(_erfc),
+    "erfinv": _wide(_erfinv),
+    "i0": _wide(_bessel(0, scaled=False)),
+    "ldexp.Tensor": _ldexp,
+    "lgamma": _wide(_lgamma),
+    "polygamma": _polygamma,
+    "signbit": _signbit,
+    "special_erfcx": _wide(_erfcx),
+    "special_i0e": _wide(_bessel(0, scaled=True)),
+    "special_i1": _wide(_bessel(1, scaled=False)),
+    "special_i1e": _wide(_bessel(1, scaled=True)),
+    "special_modified_bessel_i0": _wide(_bessel(0, scaled=False)),
+    "special_modified_bessel_i1": _wide(_bessel(1, scaled=False)),
+    "special_ndtri": _wide(_ndtri),
+}

@@ -1,0 +1,146 @@
+"""Special functions of PyTorch on the native engine: gamma, error and Bessel functions, and the bits of floats."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import xpuruntime as xrt  # noqa: E402
+
+special = torch.special
+ODD = [0.0, -0.0, 1.0, -1.0, 2.0, -2.0, 0.5, -0.5, 3.0, 8.0, -8.0, 10.0, 1e-44, -1e-30, 1e-7, 1e30, -1e30, math.inf, -math.inf, math.nan]  # fmt: skip
+
+
+class Of(torch.nn.Module):
+    def __init__(self, functions) -> None:
+        super().__init__()
+        self.functions = functions
+
+    def forward(self, *tensors):
+        results = [function(*tensors) for function in self.functions]
+        return tuple(y for r in results for y in ([r] if isinstance(r, torch.Tensor) else r))
+
+
+def run(functions, *tensors):
+    """The results of the native engine."""
+    policy = xrt.ExecutionPolicy(caching=False, self_check="off")
+    with xrt.InferenceSession(
+        Of(functions).eval(), example_inputs=tensors, device="cpu", engine="native", exec_policy=policy
+    ) as session:
+        return list(session.run(list(tensors)).values())
+
+
+FUNCTIONS = {
+    "lgamma": torch.lgamma,
+    "digamma": torch.digamma,
+    "trigamma": lambda x: torch.polygamma(1, x),
+    "erfc": torch.erfc,
+    "erfcx": special.erfcx,
+    "erfinv": torch.erfinv,
+    "ndtri": special.ndtri,
+    "log_ndtr": special.log_ndtr,
+    "i0": torch.i0,
+    "i0e": special.i0e,
+    "i1": special.i1,
+    "i1e": special.i1e,
+}
+
+
+def points(dtype):
+    g = torch.Generator().manual_seed(3)
+    x = torch.cat(
+        [
+            torch.tensor(ODD, dtype=torch.float64),
+            torch.rand(300, generator=g, dtype=torch.float64),
+            torch.randn(300, generator=g, dtype=torch.float64) * 3,
+            torch.randn(100, generator=g, dtype=torch.float64) * 30,
+            1 - torch.rand(50, generator=g, dtype=torch.float64) * 1e-3,
+            10 ** (-30 * torch.rand(50, generator=g, dtype=torch.float64)),
+        ]
+    )
+    return x.to(dtype)
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+def test_special_functions(dtype):
+    x = points(getattr(torch, dtype))
+    results = run(list(FUNCTIONS.values()), x)
+    rtol, atol = {"float32": (1e-5, 1e-6), "float64": (2e-12, 1e-13), "bfloat16": (8e-3, 1e-3)}[dtype]
+    for name, function, got in zip(FUNCTIONS, FUNCTIONS.values(), results, strict=True):
+        want = function(x.double()).to(x.dtype)
+        if name == "trigamma":  # PyTorch has rounding errors instead of poles, and a series of few terms
+            want = torch.where((x <= 0) & (x == x.trunc()) & x.isfinite(), math.inf, want)
+            rtol = max(rtol, 1e-9)
+        bad = ~torch.isclose(got, want, rtol=rtol, atol=atol, equal_nan=True)
+        assert got.dtype == x.dtype
+        assert not bad.any(), (name, x[bad][:5], got[bad][:5], want[bad][:5])
+
+
+def test_special_functions_of_integers_and_of_nothing():
+    x = torch.tensor([-2, 0, 1, 2, 3, 20])
+    for got, want in zip(run([torch.lgamma, torch.erfc], x), (x.lgamma(), x.erfc()), strict=True):
+        torch.testing.assert_close(got, want)
+    (got,) = run([torch.digamma], torch.zeros(2, 0, 3))
+    assert got.shape == (2, 0, 3)
+
+
+def test_polygamma_of_higher_orders_is_refused():
+    with pytest.raises(xrt.XpuError, match="only orders 0 and 1 are supported, not 2"):
+        run([lambda x: torch.polygamma(2, x)], torch.rand(3))
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
+def test_signs_and_powers_of_two(dtype):
+    x = torch.tensor(ODD).to(getattr(torch, dtype))
+    y = x.flip(0).contiguous()
+    functions = [
+        lambda x, y: torch.signbit(x),
+        torch.copysign,
+        lambda x, y: torch.copysign(x, -0.0),
+        lambda x, y: torch.copysign(x.isnan().int() + 3, y),
+        lambda x, y: torch.ldexp(x, y.clamp(-3, 3).nan_to_num().int()),
+    ]
+    for got, function in zip(run(functions, x, y), functions, strict=True):
+        want = function(x, y)
+        torch.testing.assert_close(got, want, rtol=0, atol=0, equal_nan=True)
+        torch.testing.assert_close(got.signbit()[~got.isnan()], want.signbit()[~want.isnan()])
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+def test_running_log_sums(dtype):
+    x = torch.randn(3, 7, 2, generator=torch.Generator().manual_seed(1)) * 40
+    x[0, :3] = -math.inf
+    x[1, 4, 0], x[2, 2, 1] = math.inf, math.nan
+    x = x.to(getattr(torch, dtype))
+    functions = [lambda x, d=d: torch.logcumsumexp(x, d) for d in (0, 1, -1)]
+    for got, function in zip(run(functions, x), functions, strict=True):
+        torch.testing.assert_close(got, function(x), equal_nan=True)
+    for empty in (torch.zeros(0, 3), torch.tensor(2.5)):
+        torch.testing.assert_close(run([lambda x: torch.logcumsumexp(x, 0)], empty)[0], empty)
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("dtype", ["float32", "int64", "bool"])
+def test_the_mode(dtype):
+    x = torch.randint(0, 2 if dtype == "bool" else 4, (5, 9, 3), generator=torch.Generator().manual_seed(2))
+    x = x.to(getattr(torch, dtype))
+    functions = [lambda x, d=d, k=k: torch.mode(x, d, k) for d, k in ((1, False), (0, True), (-1, False))]
+    got = run(functions, x)
+    for i, function in enumerate(functions):
+        values, positions = function(x)
+        torch.testing.assert_close(got[2 * i], values, equal_nan=True)
+        torch.testing.assert_close(got[2 * i + 1], positions)
+
+
+def test_the_mode_of_nan_and_of_scalars():
+    # PyTorch's result depends on the order if some elements are NaN; here the NaN of a line count as different values.
+    for x in (torch.full((3,), math.nan), torch.tensor(2.0)):
+        got, want = run([lambda x: torch.mode(x, 0)], x), torch.mode(x, 0)
+        torch.testing.assert_close(got, list(want), equal_nan=True)
+    assert run([lambda x: torch.mode(x, 0)], torch.tensor([math.nan, 2, math.nan, 1, 2]))[0] == 2
