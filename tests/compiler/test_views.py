@@ -161,3 +161,21 @@ def test_channels_that_were_last_are_stored_in_vectors() -> None:
     program = compile_graph(parse(text), target="cuda:h100-sxm")
     (scaled,) = [c for c in program.entries[0].plans[0].calls if "mul" in c.ops]
     assert scaled.options["grid"][0] == 8 * 96 * 32 * 32 // 4 // scaled.options["block"][0]
+
+
+@pytest.mark.parametrize(
+    ("op", "shape", "attrs"),
+    [
+        ("select", (0, 2), {"dim": 1, "index": 1}),
+        ("select", (3, 0, 5), {"dim": 2, "index": 4}),
+        ("slice", (0, 8), {"dim": 1, "start": 5, "end": 8, "step": 1}),
+        ("split", (0, 6), {"dim": 1, "sizes": [2, 4]}),
+    ],
+)
+def test_parts_of_nothing(op: str, shape: tuple[int, ...], attrs: dict[str, Any]) -> None:
+    b = GraphBuilder("parts")
+    table = b.input("table", "float32[7]")
+    parts = b.call(op, b.input("x", f"int64[{', '.join(map(str, shape))}]"), **attrs)
+    for i, part in enumerate([parts] if isinstance(parts, str) else parts):
+        b.output(f"y{i}", b.index_put(table, b.full(size=[], value=1.0, dtype="float32"), part))
+    check(b.build(), {"x": np.zeros(shape, np.int64), "table": np.zeros(7, np.float32)})

@@ -88,6 +88,13 @@ def splits(x: Any) -> Any:
     return torch.cat([a, b, c], -1), top, index, F.glu(x, -1), x.unbind(0)[1]
 
 
+def copies_and_fills(x: Any) -> Any:
+    rows = x.t().contiguous().mul_(2)
+    rows = (rows + 1).masked_fill_((rows > 1).to(torch.int32).bool(), -1.0)
+    best = torch.zeros_like(rows).scatter_(1, rows.argmax(1, keepdim=True), 1.0)
+    return rows, best, x.t().reshape(-1) + 1, x.t().flatten().to(torch.float64).sub_(1.5)
+
+
 SAME = {
     "network": (Network(), (torch.randn(2, 3, 17, 13),)),
     "one image": (nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(inplace=True), nn.BatchNorm2d(4)), (torch.randn(1, 3, 8, 8),)),
@@ -101,6 +108,7 @@ SAME = {
     "splits": (OfFunction(splits), (torch.randn(3, 10),)),
     "an operand twice": (OfFunction(lambda x: (x.square().mul(x).add_(x), F.mse_loss(x, x))), (torch.randn(3, 4),)),
     "integers in place": (OfFunction(lambda i: (i + 1).mul_(3).sub_(i)), (torch.arange(6).view(2, 3),)),
+    "copies and fills": (OfFunction(copies_and_fills), (torch.randn(3, 4),)),
     "the input": (OfFunction(lambda x: (x, x.float(), x.contiguous(), x.expand_as(x))), (torch.randn(2, 3),)),
     "a constant": (OfFunction(lambda x: x + torch.tensor([0.5, -0.5, float("nan")])), (torch.randn(2, 3),)),
     "numbers that are equal": (OfFunction(lambda x: (x.clamp(-1, 1), x.clamp(-1.0, 1.0), x.pow(1), x.pow(True), x.mul(0.0), x.mul(-0.0))), (torch.arange(-3, 3),)),
@@ -133,6 +141,13 @@ def under_two_names(x: Any) -> Any:
     return rows + 1
 
 
+def under_the_name_of_no_copy(x: Any) -> Any:
+    y = x.neg()
+    rows, again, kept = y.reshape(2, 6), y.contiguous(), y.to(torch.float32)
+    y.masked_fill_(y > 0, 3.0)
+    return rows, again, kept
+
+
 def into_a_wider_type(x: Any) -> Any:
     return (x * 2).half().add_(x)
 
@@ -147,6 +162,8 @@ def a_view_returned(x: Any) -> Any:
 WHOLE = {
     "a write through a view": through_a_view,
     "a write that an earlier view shows": under_two_names,
+    "a write that ops which may copy show": under_the_name_of_no_copy,
+    "a fill through a view": lambda x: (y := x * 2, y[:, 1:3].masked_fill_(x[:, 1:3] > 0, 5.0))[0],
     "a write of another type": into_a_wider_type,
     "a view of what is written is returned": a_view_returned,
     "a copy into a part": lambda x: (

@@ -7,6 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 from support.built_graphs import graph_of
+from support.native import check
 
 from xpuruntime import ir
 from xpuruntime.compiler import compile as compile_graph
@@ -105,3 +106,39 @@ def test_symbolic_extents_and_other_types_stay() -> None:
     assert einsum_products.run(graph, ON) == graph
     whole = ir.parse(text.replace("float32", "int32").replace("[n", "[2"))
     assert einsum_products.run(whole, ON) == whole
+
+
+STRIDED = PassContext(strided_einsum=True)
+
+
+@pytest.mark.parametrize(
+    ("equation", "a", "b", "stays"),
+    [
+        ("bqhd,bkhd->bhqk", (2, 5, 3, 4), (2, 6, 3, 4), True),
+        ("bhqk,bkhd->bqhd", (2, 3, 5, 6), (2, 6, 3, 4), True),
+        ("ik,jk->ij", (1, 4), (5, 4), True),
+        ("ibh,hnd->ibnd", (5, 2, 6), (6, 3, 4), False),
+        ("ibnd,hnd->ibh", (5, 2, 3, 4), (6, 3, 4), False),
+        ("ik,jk->ji", (3, 4), (5, 4), False),
+        ("ik,jk->ij", (3, 4), (1, 4), False),
+    ],
+)
+def test_on_cpus_equations_of_strided_matrices_stay(
+    equation: str, a: tuple[int, ...], b: tuple[int, ...], stays: bool
+) -> None:
+    assert rewritten(equation, a, b, STRIDED)["einsum"] == stays
+
+
+@pytest.mark.parametrize("equation", ["ibh,hnd->ibnd", "bqh,hk->bqk"])
+def test_einsum_with_a_weight_runs_the_kernel_of_products_on_a_cpu(equation: str) -> None:
+    rng = np.random.default_rng(1)
+    x = rng.standard_normal((5, 3, 64)).astype(np.float32)
+    w = rng.standard_normal((64, 4, 8) if equation.endswith("nd") else (64, 32)).astype(np.float32)
+    b = ir.GraphBuilder("heads")
+    weight = b.weight("w", f"float32[{', '.join(map(str, w.shape))}]")
+    b.output("y", b.einsum(b.input("x", "float32[5, 3, 64]"), weight, equation=equation))
+    graph = b.build()
+    kernels = [c.kernel for c in compile_graph(graph, target="cpu").entries[0].plans[0].calls]
+    assert kernels
+    assert "matmul/naive" not in kernels, kernels
+    check(graph, {"x": x}, weights={"w": w})

@@ -114,6 +114,7 @@ class Demands:
             wide_products=self.phase == "train_backward",
             joins_readers=self.phase == "train_backward",
             library_ops=all(t.kind == "cuda" for t in self.targets) and self.phase == "inference",
+            strided_einsum=all(t.kind == "cpu" for t in self.targets) and self.phase == "inference",
             at_load=lambda graph: KnownValues(graph, self.is_forced).taken(),
             is_forced=self.is_forced,
             storage=self._storage,

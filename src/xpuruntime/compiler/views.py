@@ -47,7 +47,10 @@ def view_of(node: Node, spec_of: Callable[[str], TensorSpec]) -> tuple[View, ...
         if any(d > 1 and s != t for d, s, t in zip(_sizes(out), _strides(out), strides, strict=True)):
             return None
     item = x.dtype.bits // 8
-    return tuple(View(start * item) for _, start in parts)
+    # A part without elements has no position: its start may be after the end of an operand that has none either.
+    return tuple(
+        View(start * item if all(_sizes(out)) else 0) for out, (_, start) in zip(outs, parts, strict=True)
+    )
 
 
 def _parts(node: Node, x: TensorSpec) -> list[tuple[Sequence[int], int]] | None:

@@ -108,7 +108,7 @@ PASSES: tuple[GraphPass, ...] = (
     GraphPass("dead_code", "remove unused nodes", dead_code.run, BASIC),
     GraphPass("concat_conv", "merge small convolutions of parts of the channels, and move norms before concatenations, on CUDA", concat_conv.run, EXTENDED),
     GraphPass("fold_batch_norm", "fold batch norms into the weights of adjacent layers", fold_batch_norm.run, BASIC),
-    GraphPass("einsum_products", "write einsum of two operands as a product of matrices, on CUDA", einsum_products.run, EXTENDED),
+    GraphPass("einsum_products", "write einsum of two operands as a product of matrices, on CPUs only equations that no kernel computes in place", einsum_products.run, EXTENDED),
     GraphPass("split_transposed", "write transposed convolutions as convolutions whose results are interleaved, on CUDA", split_transposed.run, EXTENDED),
     GraphPass("recognize_activation", "replace written-out gelu, silu, hardswish ... by one op", recognize_activation.run, EXTENDED),
     GraphPass("recognize_mean", "replace pools of the whole input by means and maxima", recognize_mean.run, EXTENDED),

@@ -3,6 +3,7 @@
 einsum(q, k, "bhid,bhjd->bhij")   ->  matmul(q, k^T)
 einsum(x, w, "bchw,co->bohw")     ->  permute(matmul(permute(x), w))
 
+On CPUs, equations of activations stay if a kernel computes them in place, as a batch of products of strided matrices.
 Axes of both operands are batch dims if the result has them, and are summed if it does not. Axes of one operand are merged to rows or columns.
 Equations that sum an axis of one operand alone, take a diagonal, or broadcast an extent of 1 stay as they are.
 """
@@ -23,9 +24,9 @@ __all__ = ["run"]
 
 
 def run(graph: Graph, context: PassContext | None = None) -> Graph:
-    """Return the graph with products instead of einsums, if the context asks for library ops."""
+    """Return the graph with products instead of einsums, if the context asks for library ops or for products."""
     context = context or PassContext()
-    if not context.library_ops:
+    if not context.library_ops and not context.strided_einsum:
         return graph
     return graph.rewrite(lambda editor, node: _rule(editor, node, context))
 
@@ -52,6 +53,10 @@ def _rule(editor: Editor, node: Node, context: PassContext) -> None:
     rows, columns = ([a for a in result if a in own and a not in shared] for own in labels)
     if not summed or any(a not in (*result, *summed) for own in labels for a in own):
         return
+    if not context.library_ops and not editor.graph.weight_names.intersection(map(str, node.inputs)):
+        wide = [[a for a in axes if sizes[a] > 1] for axes in (rows, columns, result)]
+        if len(summed) == 1 and len(wide[0]) <= 1 and len(wide[1]) == 1 and wide[2][-1:] == wide[1]:
+            return
     if not context.may_become("matmul", editor.graph, [node]):
         return
     operands = list(zip(node.inputs, labels, (rows, columns), strict=True))

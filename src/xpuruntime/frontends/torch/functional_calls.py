@@ -18,6 +18,10 @@ _IN_PLACE = frozenset((
 """Elementwise ops that write to their first argument and return what the op without the underscore returns."""
 _IN_PLACE_INTEGERS = frozenset({"add_", "mul_", "sub_"})
 """Those of integers and truth values."""
+_IN_PLACE_BY_MASK = frozenset({"masked_fill_", "scatter_"})
+"""Those whose other operands have a type of their own: the mask and the indices. Values have the type of what is written."""
+_MAY_COPY = frozenset({"contiguous", "flatten", "reshape", "reshape_as", "to", "type_as"})
+"""Ops that return their operand, or a view of it, or a copy."""
 PLAIN_TENSORS = ("Tensor", "Parameter", "Buffer", "FakeTensor")
 """Classes of tensors. PyTorch replaces other ones by their parts."""
 
@@ -100,7 +104,7 @@ class _MemoryUses:
 
 
 def _shares_as_declared(node: Any) -> bool:
-    """Return whether a node's results share memory with the operands that its op returns or returns views of."""
+    """Return whether a node's results share memory with the operands that its op returns or returns views of, unless they are copies."""
     torch = find_torch()
     if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
         return True
@@ -112,7 +116,23 @@ def _shares_as_declared(node: Any) -> bool:
         for v in as_list(n.meta.get("val"))
         if isinstance(v, torch.Tensor)
     }
-    return all(_storage(v) in operands for v in as_list(node.meta.get("val")) if isinstance(v, torch.Tensor))
+    results = [v for v in as_list(node.meta.get("val")) if isinstance(v, torch.Tensor)]
+    return all(_storage(v) in operands for v in results) or _must_copy(node)
+
+
+def _must_copy(node: Any) -> bool:
+    """Return whether an op that may return its operand cannot: the result has another dtype, other strides, or a shape that is no view."""
+    packet = node.target._schema.name.removeprefix("aten::")
+    if packet not in _MAY_COPY:
+        return False
+    operand, result = node.args[0].meta["val"], node.meta["val"]
+    if packet in ("contiguous", "to", "type_as"):
+        return result.dtype is not operand.dtype or result.stride() != operand.stride()
+    try:
+        operand.view(result.shape)
+    except (RuntimeError, ValueError):
+        return True
+    return False
 
 
 def _storage(tensor: Any) -> int:
@@ -125,11 +145,11 @@ def _without_write(node: Any) -> Any:
     packet, overload = node.target._schema.name.removeprefix("aten::"), node.target._overloadname
     written = node.args[0].meta["val"]
     operands = [a.meta["val"] for a in node.all_input_nodes]
-    if packet not in (_IN_PLACE if written.is_floating_point() else _IN_PLACE_INTEGERS) or not _is_dense(
-        written
-    ):
+    by_mask = packet in _IN_PLACE_BY_MASK
+    plain = _IN_PLACE if written.is_floating_point() else _IN_PLACE_INTEGERS
+    if not (by_mask or packet in plain) or not _is_dense(written):
         raise MustDecomposeWhole
-    if not all(isinstance(o, torch.Tensor) and o.dtype is written.dtype for o in operands):
+    if not all(isinstance(o, torch.Tensor) and (by_mask or o.dtype is written.dtype) for o in operands):
         raise MustDecomposeWhole
     target = getattr(getattr(torch.ops.aten, packet[:-1]), overload, None)
     names = [[a.name for a in t._schema.arguments] for t in (node.target, target) if t is not None]
