@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import copy
+import threading
 
 import pytest
 import torch
 import torch.nn.functional as F
 from support.training_cases import rms
+from torch._dynamo.convert_frame import compile_lock
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils.checkpoint import checkpoint
 
 import xpuruntime as xrt
 import xpuruntime.pytorch as xrt_torch
 from xpuruntime.errors import KernelUnavailable
-from xpuruntime.pytorch.compiled import by_size, compiled_graphs, xpuruntime_backend
+from xpuruntime.pytorch.compiled import backend, by_size, compiled_graphs, xpuruntime_backend
 from xpuruntime.pytorch.compiled.left_to_pytorch import left_operators
 from xpuruntime.pytorch.compiled.regions import reasons_against
 from xpuruntime.pytorch.compiled.report import forget_graphs
@@ -212,3 +215,83 @@ def test_a_region_that_only_makes_constants(device: str) -> None:
         found.append((y.detach(), table.weight.grad.clone()))
     for wanted, got in zip(*found, strict=True):
         torch.testing.assert_close(got, wanted)
+
+
+def test_random_numbers_are_drawn_in_the_order_of_eager(device: str) -> None:
+    """The second draw reads what a region computes, and the third does not."""
+
+    def draws(x: torch.Tensor) -> torch.Tensor:
+        kept = torch.bernoulli((x.abs() + 0.1).clamp(max=0.9))
+        return (
+            F.dropout(x, 0.3) + x * kept * torch.rand_like(x) + torch.randint(0, 5, x.shape, device=x.device)
+        )
+
+    x = torch.linspace(-1, 1, 24, device=device).view(4, 6)
+    results = []
+    for run in (draws, torch.compile(draws, backend=xpuruntime_backend)):
+        torch.manual_seed(0)
+        results.append((run(x), torch.rand(3)))
+    for plain, mine in zip(*results, strict=True):
+        assert torch.allclose(mine, plain, atol=1e-6)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_dropout_and_batch_norm_inside_a_checkpoint(dynamic: bool) -> None:
+    """Backward draws the numbers of forward again, and reads the statistics from before forward updated them."""
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(
+        torch.nn.Linear(5, 9), torch.nn.Dropout(0.25), torch.nn.BatchNorm1d(9), torch.nn.GELU()
+    )
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        return checkpoint(net, x, use_reentrant=False)  # type: ignore[no-any-return]
+
+    x = torch.randn(6, 5)
+    plain = gradients(net, net, x)
+    mine = gradients(torch.compile(run, backend=xpuruntime_backend, dynamic=dynamic), net, x)
+    for a, b in zip(mine, plain, strict=True):
+        assert torch.allclose(a, b, atol=1e-5)
+
+
+def test_compiled_functions_run_while_another_thread_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    other = torch.compile(torch.nn.Linear(3, 3), backend=xpuruntime_backend)
+    other(torch.ones(2, 3))
+    errors: list[Exception] = []
+
+    def in_another_thread() -> None:
+        def call() -> None:
+            try:
+                other(torch.ones(2, 3))
+            except Exception as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=call, daemon=True)
+        thread.start()
+        thread.join(60)
+
+    def traced(module: torch.fx.GraphModule, **options: object) -> object:
+        def run(*args: object) -> object:
+            in_another_thread()
+            return module(*args)
+
+        return make_fx(run, **options)
+
+    monkeypatch.setattr(by_size, "make_fx", traced)
+    torch.compile(torch.nn.Tanh(), backend=xpuruntime_backend, dynamic=True)(torch.ones(5))
+    assert errors == []
+
+
+def test_backward_is_compiled_under_the_lock_of_pytorchs_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    free: list[bool] = []
+    divided = backend.divided
+
+    def probed(*arguments: object) -> object:
+        thread = threading.Thread(target=lambda: free.append(compile_lock.acquire(blocking=False)))
+        thread.start()
+        thread.join(60)
+        return divided(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(backend, "divided", probed)
+    x = torch.ones(5, requires_grad=True)
+    torch.compile(torch.nn.Tanh(), backend=xpuruntime_backend)(x).sum().backward()
+    assert free == [False, False]

@@ -231,3 +231,53 @@ def test_methods_in_place_stay() -> None:
     torch.compile(net, backend=xpuruntime_backend)(*batch("cpu")).backward()
     assert [o for g in compiled_graphs() for o in g.losses.values()] == [FUSED]
     assert net.steps == 1
+
+
+def _operand_written(h: Tensor, weight: Tensor, y: Tensor) -> Tensor:
+    logits = h @ weight.t()
+    h.mul_(0.1)
+    return F.cross_entropy(logits, y) + h.sum()
+
+
+def _view_written(h: Tensor, weight: Tensor, y: Tensor) -> Tensor:
+    tail = h.view(-1)[3:]
+    logits = F.linear(h, weight)
+    tail[0] = 5
+    return F.cross_entropy(logits, y) + h.sum()
+
+
+def _weight_written(h: Tensor, weight: Tensor, y: Tensor) -> Tensor:
+    weight = weight.clone()
+    logits = F.linear(h, weight)
+    weight += 1
+    return F.cross_entropy(logits, y) + h.sum()
+
+
+@pytest.mark.parametrize("loss", [_operand_written, _view_written, _weight_written])
+def test_a_loss_whose_operands_are_written_after_its_layer(loss: Any) -> None:
+    torch.compiler.reset()
+    forget_graphs()
+    torch.manual_seed(0)
+    h, weight, y = torch.randn(5, 4), torch.randn(20, 4), torch.randint(0, 20, (5,))
+    with torch.no_grad():
+        plain = loss(h.clone(), weight, y)
+        mine = torch.compile(loss, backend=xpuruntime_backend)(h.clone(), weight, y)
+    assert torch.allclose(mine, plain, rtol=1e-5)
+    outcomes = [text for g in compiled_graphs() for text in g.losses.values()]
+    assert any("changes what they are computed from" in text for text in outcomes)
+
+
+def test_a_loss_of_logits_without_gradients_gives_its_layer_none() -> None:
+    torch.compiler.reset()
+    forget_graphs()
+    teacher, student = torch.nn.Linear(4, 20), torch.nn.Linear(4, 20)
+
+    def both(x: Tensor, y: Tensor) -> Tensor:
+        with torch.no_grad():
+            fixed = teacher(x)
+        return F.cross_entropy(fixed, y) + F.cross_entropy(student(x), y)
+
+    torch.compile(both, backend=xpuruntime_backend)(torch.randn(5, 4), torch.arange(5)).backward()
+    assert teacher.weight.grad is None
+    assert student.weight.grad is not None
+    assert any("no gradient" in text for g in compiled_graphs() for text in g.losses.values())

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 import xpuruntime as xrt
 import xpuruntime.pytorch as xrt_torch
@@ -154,3 +155,63 @@ def test_a_dtype_that_no_program_reads_stays_with_pytorch_with_a_reason(device: 
     with xrt_torch.set_kernel_policy(matmul="generated"), xrt_torch.record() as record:
         x @ x.t()
     assert record.skipped == {"matmul (matmul)": 1}
+
+
+def test_calls_inside_of_pytorchs_own_python_functions_are_routed(device: str) -> None:
+    attention = torch.nn.MultiheadAttention(8, 2, batch_first=True, device=device)
+    x = torch.randn(2, 3, 8, device=device)
+    plain, _ = attention(x, x, x, need_weights=False)
+    families = {"matmul": "generated", "attention": ["flash", "naive"]}
+    with torch.device(device), xrt_torch.set_kernel_policy(**families), xrt_torch.record() as record:
+        mine, _ = attention(x, x, x, need_weights=False)
+    assert record.ops() == ["linear", "attention", "linear"]
+    assert torch.allclose(mine, plain, atol=1e-5)
+    rule = {
+        "version": 1,
+        "kernel": {"rules": [{"op": "matmul", "use": "cublasLt" if device == "cpu" else "tiled"}]},
+    }
+    with xrt_torch.set_kernel_policy(rule), pytest.raises(KernelUnavailable):
+        attention(x, x, x)
+    with xrt_torch.set_kernel_policy(softmax="generated"), xrt_torch.record() as record:
+        torch.nn.functional.gumbel_softmax(x)
+        x.unflatten(1, (3, 1)).split(1)
+    assert record.ops() == ["softmax"]
+
+
+@pytest.mark.parametrize("use_reentrant", [True, False])
+def test_what_a_checkpoint_computes_again_follows_the_policy(
+    net: torch.nn.Module, use_reentrant: bool, device: str
+) -> None:
+    net = net.to(device)
+
+    def run(x: torch.Tensor) -> list[torch.Tensor]:
+        net.zero_grad()
+        checkpoint(net, x, use_reentrant=use_reentrant).square().sum().backward()
+        return [p.grad.clone() for p in net.parameters() if p.grad is not None]
+
+    x = torch.randn(4, 16, device=device, requires_grad=True)
+    plain = run(x)
+    with xrt_torch.set_kernel_policy(matmul="generated", norm="generated"), xrt_torch.record() as record:
+        mine = run(x)
+    assert record.ops("train_forward") == ["linear", "layer_norm", "linear"] * 2
+    for a, b in zip(mine, plain, strict=True):
+        assert torch.allclose(a, b, atol=1e-5)
+
+
+def test_a_mode_in_another_thread_has_the_policy_of_its_own() -> None:
+    """Autograd carries modes to its threads of CUDA devices."""
+    x, weight = torch.randn(2, 4), torch.randn(3, 4)
+    with xrt_torch.set_kernel_policy(matmul="generated"):
+        mode = torch.overrides._get_current_function_mode()
+        torch.nn.functional.linear(x, weight)
+    names: list[str] = []
+
+    def work() -> None:
+        with xrt_torch.record() as record:
+            mode.__torch_function__(torch.nn.functional.linear, (), (x, weight))
+        names.extend(record.ops())
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert names == ["linear"]

@@ -57,7 +57,7 @@ def demand_number() -> int:
 
     While ``torch.compile`` traces, it is the demand that any thread set last: PyTorch guards it, so a change compiles again.
     """
-    return _latest if torch.compiler.is_compiling() else current_demand().number
+    return _latest if torch.compiler.is_dynamo_compiling() else current_demand().number
 
 
 def current_demand() -> Demand:

@@ -1,13 +1,13 @@
 """PyTorch's functions that a policy sends to the ops of this package, for modules that exist already.
 
-A ``TorchFunctionMode`` on the thread's stack sees each call of PyTorch's functions. It takes a call if the policy names the function's op
-family and the operands are plain floating-point tensors on the host or a CUDA device. Everything else passes through unchanged. While
+A ``TorchFunctionMode`` on the thread's stack sees each call of PyTorch's functions, also those inside of functions that PyTorch has in Python. It
+takes a call if the policy names the function's op family and the operands are plain floating-point tensors on the host or a CUDA device.
+Everything else passes through unchanged. While
 ``torch.compile`` traces, every call passes through: the backend ``xpuruntime`` applies the policy to the graph instead.
 """
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,8 +17,12 @@ import torch
 import torch.nn.functional as F  # noqa: N812  - PyTorch's own abbreviation
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
+from torch.utils._device import DeviceContext
 
+from ..policies import current_policy
+from ..policies.context import replace_policy
 from . import ops, window_routes
+from .composite import leave_to_python, without_check
 from .mixed_precision import as_autocast
 from .ops.attention import obstacle
 from .plain import is_plain
@@ -173,35 +177,62 @@ ROUTES: Mapping[Any, Route] = {
 """PyTorch's function -> the op that computes it."""
 
 
+_PLAIN = frozenset((Tensor, torch.nn.Parameter))
+
+
 class PolicyMode(TorchFunctionMode):  # type: ignore[misc]  # PyTorch is untyped here
-    """The mode that reads the policy of the current thread or async task at each call."""
+    """The mode that reads the policy of the current thread or async task at each call.
+
+    inside: functions in Python whose bodies run under this mode. PyTorch's autograd carries the mode to its own threads, where backward calls
+    functions to compute them again (``torch.utils.checkpoint``); there the policy is that of the last call in the mode's thread.
+    """
+
+    def __init__(self, inside: frozenset[Any] = frozenset()) -> None:
+        super().__init__()
+        self._inside, self._thread, self._policy = inside, threading.get_ident(), current_policy()
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        if torch.compiler.is_dynamo_compiling():
+            # The method calls super(), which PyTorch's compiler cannot trace under a mode.
+            return (torch.unflatten if func is Tensor.unflatten else func)(*args, **(kwargs or {}))
+        if threading.get_ident() == self._thread:
+            self._policy = current_policy()
+            return self._routed(func, types, args, kwargs or {})
+        before = replace_policy(self._policy)
+        try:
+            return self._routed(func, types, args, kwargs or {})
+        finally:
+            replace_policy(before)
+
+    def _routed(self, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         route = ROUTES.get(func)
-        if route is not None and not torch.compiler.is_compiling() and current_demand().names(route.family):
+        if route is None:
+            inner = None if func in self._inside else without_check(func)
+            if inner is not None and _PLAIN.issuperset(types) and _only_devices():
+                with PolicyMode(self._inside | {func}):
+                    return inner(*args, **kwargs)
+        elif current_demand().names(route.family):
             reason = active_transform()
             if not reason:
-                result = route.run(*args, **(kwargs or {}))
+                result = route.run(*args, **kwargs)
                 if result is not None:
                     return result
                 reason = "no op of this package takes these arguments"
             note_skipped(func, route.family, reason)
-        elif func is Tensor.unflatten and torch.compiler.is_compiling():
-            # The method calls super(), which PyTorch's compiler cannot trace under a mode.
-            func = torch.unflatten
-        return func(*args, **(kwargs or {}))
+        return func(*args, **kwargs)
+
+
+def _only_devices() -> bool:
+    """Return True if the modes below are those of ``torch.set_default_device``. Others must see each function first."""
+    below = range(torch._C._len_torch_function_stack())
+    return all(isinstance(torch._C._get_function_stack_at(i), DeviceContext) for i in below)
 
 
 def skip_frames_of_mode() -> None:
-    """Have ``torch.compile`` leave the mode's own frame alone, if PyTorch's compiler is loaded.
-
-    Where a module's frame runs eagerly after a graph break, each call would otherwise compile this frame as a graph of one op, up to PyTorch's limit.
-    """
-    compiler = sys.modules.get("torch._dynamo.eval_frame")
-    if compiler is not None:
-        compiler.skip_code(PolicyMode.__torch_function__.__code__)
+    """Have ``torch.compile`` leave the mode's own frames alone, if PyTorch's compiler is loaded."""
+    leave_to_python(PolicyMode.__torch_function__.__code__, PolicyMode._routed.__code__)
 
 
 class _Installed(threading.local):

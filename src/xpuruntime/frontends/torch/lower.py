@@ -100,8 +100,8 @@ class AtenLowering:
             self.values[node] = self._number(node, result)
             return
         op, domain = op_name(target)
-        if result is None:
-            self.values[node] = None  # an assertion, which has no result
+        if result is None or _is_nested(result):
+            self.values[node] = None  # an assertion, or results of which each reader takes a part
             return
         with self.b.source(source_of(node, f"{domain}.{op}" if domain else op)):
             mark, outer_stem = len(self.b.nodes), self.b.stem
@@ -261,6 +261,14 @@ class AtenLowering:
         values = self.values[source]
         if isinstance(values, UnknownNumber):
             return values
+        if (
+            values is None
+        ):  # of an operator around another one, such as one that saves the state of a random generator
+            result = node.meta.get("val")
+            if result is not None:
+                with self.b.source(source_of(node, str(source.target))):
+                    self._opaque(node, "", str(source.target), "only PyTorch has the op")
+            return self.values.get(node)
         return values[index]
 
     def _number(self, node: Any, result: Any) -> Any:
@@ -362,6 +370,10 @@ def _has_pair(value: Any) -> bool:
     return isinstance(value, ComplexPair | complex) or (
         isinstance(value, list) and any(map(_has_pair, value))
     )
+
+
+def _is_nested(result: Any) -> bool:
+    return isinstance(result, tuple | list) and any(isinstance(v, tuple | list) for v in result)
 
 
 def _add_argument(name: str, value: Any, inputs: list[str | None], attributes: dict[str, Any]) -> None:

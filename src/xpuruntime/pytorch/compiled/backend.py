@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.convert_frame import compile_lock
 
 from ...errors import InputError
 from ...frontends.torch.ops import TABLE
@@ -127,7 +128,10 @@ def _compiled(
         _compiled_graph, phase=phase, demands=demands, demand=demand, losses=losses, saved=saved
     )
     if not has_dynamic_sizes(module):
-        return compiled(module)
+        with (
+            compile_lock
+        ):  # PyTorch holds it for forward only; backward may be compiled while another thread traces
+            return compiled(module)
     beyond = f"the graph has dynamic sizes, and is already compiled for {MAX_SIZES} of them"
     by_size = GraphBySize(module, compiled, functools.partial(compiled, module, why_not=beyond))
     return make_boxed_func(by_size)  # type: ignore[no-any-return]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch._dynamo.convert_frame import compile_lock
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -41,7 +42,6 @@ class GraphBySize:
         self._module, self._compiled, self._beyond = module, compiled, beyond
         self._by_size: dict[tuple[Any, ...], Callable[..., Any]] = {}
         self._rest: Callable[..., Any] | None = None
-        self._compiling = threading.Lock()
 
     def __call__(self, *args: Any) -> Any:
         """Return the graph's results."""
@@ -55,7 +55,7 @@ class GraphBySize:
 
     def _prepared(self, key: tuple[Any, ...], args: Sequence[Any]) -> Callable[..., Any]:
         """Prepare a size once, whichever thread calls first."""
-        with self._compiling:
+        with compile_lock:  # tracing changes state of the whole process
             run = self._by_size.get(key)
             if run is None and len(self._by_size) < MAX_SIZES:
                 run = self._by_size[key] = self._compiled(_static(self._module, args))
@@ -66,7 +66,7 @@ class GraphBySize:
 
 def _static(module: GraphModule, args: Sequence[Any]) -> GraphModule:
     """Return the graph for the sizes of these arguments. Its inputs are the tensors only."""
-    with torch.no_grad():
+    with torch.no_grad(), _compiling():
         traced = make_fx(module, tracing_mode="fake", _allow_non_fake_inputs=True)(*args)
     inputs = [n for n in traced.graph.nodes if n.op == "placeholder"]
     for node, value in zip(inputs, args, strict=True):
@@ -74,3 +74,14 @@ def _static(module: GraphModule, args: Sequence[Any]) -> GraphModule:
             traced.graph.erase_node(node)
     traced.recompile()
     return traced
+
+
+@contextmanager
+def _compiling() -> Iterator[None]:
+    """Mark the block as a part of ``torch.compile``. Other threads could not call compiled functions while it traces."""
+    before = torch.compiler._is_compiling_flag
+    torch.compiler._is_compiling_flag = True
+    try:
+        yield
+    finally:
+        torch.compiler._is_compiling_flag = before

@@ -30,6 +30,11 @@ _COPIES = ("contiguous", "clone")
 _CASTS = ("float", "double", "to", "type")
 _VIEWS = ("view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze")
 _SWAPS = ("transpose", "swapaxes", "permute", "movedim")
+_WRITERS = (
+    "setitem", "iadd", "iand", "ifloordiv", "ilshift", "imatmul", "imod", "imul", "ior", "ipow", "irshift", "isub", "itruediv", "ixor",
+)  # fmt: skip
+"""Functions that write to their first operand: those of ``operator``. Others have a name that ends with an underscore."""
+_GRAD_MODES = (torch._C._set_grad_enabled, torch.autograd.grad_mode._enter_inference_mode)
 _PRODUCTS = (torch.matmul, operator.matmul, torch.mm)
 _LOSS_DEFAULTS: Mapping[str, Any] = {
     "weight": None, "size_average": None, "ignore_index": -100, "reduce": None, "reduction": "mean", "label_smoothing": 0.0,
@@ -78,6 +83,7 @@ def _rewrite(module: GraphModule, loss: Node, demands: DemandCell) -> None:
     words, size = _shape(head.after[0])[-1], _shape(head.x)[-1]
     if words <= size:
         raise _StaysError(f"{words} logits are not larger than the {size} values that they are computed from")
+    _reads_the_same(head, loss)
     with module.graph.inserting_before(loss):
         rows = head.x
         for node in head.after[1:]:
@@ -196,6 +202,49 @@ def _shape(node: Node) -> tuple[int, ...]:
 
 
 # ── nodes between the layer and the loss ──
+
+
+def _reads_the_same(head: _LogitsLayer, loss: Node) -> None:
+    """Raise if the layer would compute something else right before the loss: an operand was written, or gradients were off."""
+    layer = head.after[0]
+    operands = [n for n in (head.x, head.weight, head.bias) if n is not None]
+    memory = {_memory(_value(n)) for n in operands}
+    node = layer.next
+    while node is not loss:
+        if node.target in _GRAD_MODES:
+            if any(_value(n).requires_grad for n in operands) and not _value(layer).requires_grad:
+                raise _StaysError("they have no gradient")
+        elif _writes(node) and any(_shares(n, memory) for n in node.all_input_nodes):
+            raise _StaysError(f"{_name(node)} changes what they are computed from")
+        node = node.next
+
+
+def _writes(node: Node) -> bool:
+    """Return True for a node that may write to its operands."""
+    if node.op not in ("call_function", "call_method"):
+        return bool(node.op == "call_module")
+    name, target = _name(node), node.target
+    if isinstance(target, torch._ops.OpOverloadPacket):
+        return any(getattr(target, word)._schema.is_mutable for word in target.overloads())
+    return bool(
+        name in _WRITERS
+        or (name.endswith("_") and not name.endswith("__"))
+        or "out" in node.kwargs
+        or isinstance(target, torch._ops.HigherOrderOperator)
+        or (isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable)
+        or any(v is True for v in (*node.args, *node.kwargs.values()))  # inplace
+    )
+
+
+def _shares(node: Node, memory: set[int]) -> bool:
+    value = node.meta.get("example_value")
+    values = value if isinstance(value, tuple | list) else (value,)
+    return any(isinstance(v, torch.Tensor) and _memory(v) in memory for v in values)
+
+
+def _memory(value: torch.Tensor) -> int:
+    """Return the identity of a traced tensor's memory, which its views share."""
+    return int(value.untyped_storage()._cdata)
 
 
 def _keeps_rows(node: Node) -> bool:

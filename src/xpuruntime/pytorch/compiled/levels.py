@@ -2,19 +2,22 @@
 
 A node of level n waits for n of PyTorch's nodes on its longest path. All supported nodes of a level are one region. A region therefore runs as
 soon as its operands exist, so that a gradient of a weight is computed right after the gradient that it reads, which is then no longer kept.
+Nodes of PyTorch that draw random numbers keep their order, so that a seed gives the numbers of eager PyTorch.
 Nodes that read only inputs of the graph, such as conversions of weights and values that backward computes again, wait for their first reader.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
 
-__all__ = ["levels", "views_at_readers"]
+from ...errors import InternalError
+
+__all__ = ["in_order_of_draws", "is_random", "levels", "views_at_readers"]
 
 _VIEWS = (
     "aten.view.default", "aten._unsafe_view.default", "aten.reshape.default", "aten.t.default", "aten.transpose.int", "aten.permute.default",
@@ -29,13 +32,15 @@ _SPLITS = ("aten.split.Tensor", "aten.split_with_sizes.default")
 def levels(module: GraphModule, unsupported: Container[str]) -> dict[Node, int]:
     """Return the level of each supported node. unsupported: names of nodes that PyTorch runs."""
     found, free = dict[Node, int](), set[Node]()
+    draws = 0  # level of the last random number: the next one is drawn after it, as in eager PyTorch
     for node in module.graph.nodes:
-        level = 0
+        level = draws if is_random(node) else 0
         for source in node.all_input_nodes:
             level = max(
                 level, found[source] + (_waits(source, unsupported) and not _waits(node, unsupported))
             )
         found[node] = level
+        draws = level if is_random(node) else draws
         if not _waits(node, unsupported) and all(
             n in free or n.op != "call_function" for n in node.all_input_nodes
         ):
@@ -47,6 +52,35 @@ def levels(module: GraphModule, unsupported: Container[str]) -> dict[Node, int]:
             for part in _parts(node):
                 found[part] = found[node]  # a region returns tensors, no tuples of them
     return {n: level for n, level in found.items() if n.op == "call_function" and n.name not in unsupported}
+
+
+def is_random(node: Node) -> bool:
+    """Return True for a node that draws random numbers."""
+    target = node.target
+    if isinstance(target, torch._ops.HigherOrderOperator):
+        return "rng_state" in target.name()
+    return isinstance(target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in target.tags
+
+
+def in_order_of_draws(module: GraphModule, draws: Sequence[str]) -> None:
+    """Move nodes of the module, in place, such that random numbers are drawn by these nodes in order. Each node stays after its operands."""
+    ready, pending, order = set[Node](), list(module.graph.nodes), list[Node]()
+    rank = {name: i for i, name in enumerate(draws)}
+    drawn = 0
+    while pending:
+        rest = list[Node]()
+        for node in pending:
+            if rank.get(node.name, drawn) == drawn and ready.issuperset(node.all_input_nodes):
+                drawn += node.name in rank
+                ready.add(node)
+                order.append(node)
+            else:
+                rest.append(node)
+        if len(rest) == len(pending):
+            raise InternalError("levels", "random numbers and regions wait for each other", got=f"{rest[0]}")
+        pending = rest
+    for node in order:
+        module.graph._root.prepend(node)
 
 
 def _parts(node: Node) -> list[Node]:

@@ -8,6 +8,7 @@ layer norms' results in 16 bits are kept, as eager's autocast keeps them, where 
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -64,9 +65,12 @@ def forward_and_backward(
             if _bytes(group) <= largest:
                 kept += group
         keep_statistics(joint, frozenset(kept))
-        kept += _of_old_values(joint)
         for node in kept:
             node.meta.setdefault("recompute", CheckpointPolicy.MUST_SAVE)
+        for node in _of_old_values(joint):
+            node.meta["recompute"] = CheckpointPolicy.MUST_SAVE  # also inside torch.utils.checkpoint
+            for part in (u for u in node.users if u.target is operator.getitem):
+                part.meta.pop("recompute", None)
     relaxed = {"ban_recompute_not_in_allowlist": False, "ban_recompute_materialized_backward": False}
     with config.patch(relaxed):
         forward, backward = min_cut_rematerialization_partition(

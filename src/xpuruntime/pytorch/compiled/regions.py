@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
@@ -14,7 +15,7 @@ from ...compiler.resolve import resolve_target
 from ...errors import XpuError
 from ...frontends.torch.fx_module import import_fx
 from ...kernels.kernel import NodeCall
-from .levels import levels, views_at_readers
+from .levels import in_order_of_draws, is_random, levels, views_at_readers
 
 __all__ = ["divided", "reasons_against"]
 
@@ -44,6 +45,8 @@ def reasons_against(
             reasons.setdefault(source, support.reason)
     for node in calls:
         value = node.meta.get("val")
+        if value is None and node.target is not operator.getitem:
+            reasons.setdefault(node.name, "it has no result that is traced")
         values = value if isinstance(value, tuple | list) else (value,)
         if not all(v is None or isinstance(v, torch.Tensor) for v in values):
             reasons.setdefault(node.name, "its result is not a tensor")
@@ -53,7 +56,7 @@ def reasons_against(
                 reasons.setdefault(source.name, "as_strided reads its memory by strides")
     # PyTorch also computes the getitem of a tuple that it computes.
     for node in calls:
-        if str(node.target) == "<built-in function getitem>" and node.args[0].name in reasons:
+        if node.target is operator.getitem and node.args[0].name in reasons:
             reasons.setdefault(node.name, reasons[node.args[0].name])
     _leave_complex(module, reasons)
     return reasons
@@ -86,10 +89,13 @@ def divided(
 ) -> tuple[torch.fx.GraphModule, list[str]]:
     """Return the module with each region as a submodule, and the regions' names. unsupported: node -> reason, as of ``reasons_against``."""
     level = views_at_readers(module, levels(module, unsupported))
+    draws = [n.name for n in module.graph.nodes if is_random(n)]
     parts: dict[int, dict[torch.fx.Node, int | None]] = {}
     for node, at in level.items():
         parts.setdefault(at, {})[node] = None
     whole = fuse_by_partitions(module, [parts[at] for at in sorted(parts)], prefix="region_")
+    if len(draws) > 1:
+        in_order_of_draws(whole, draws)
     for node in whole.graph.nodes:
         if (
             node.target is torch.ops.aten.view.default
