@@ -10,7 +10,15 @@ import pytest
 from support.cuda_doubles import build_libraries
 from support.onnx_models import small_classifier
 
+from xpuruntime.inference.selection import auto
+
 onnx = pytest.importorskip("onnx", reason="the tests build models with onnx")
+
+
+@pytest.fixture(autouse=True)
+def few_bursts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time each candidate of ``engine="auto"`` in five bursts of 20 ms. A user's session takes fifty, which is seconds for each new model."""
+    monkeypatch.setattr(auto, "_MAX_RUNS", 5)
 
 
 @pytest.fixture(scope="session")

@@ -95,3 +95,20 @@ def test_the_self_check_compares_sizes_that_rounding_decides_in_the_models_own_p
         assert session.run([x])["output"].tolist() == [1.0, 2.0, 4.0]
         (decision,) = (d for d in session.plan.decisions if d.question == "self_check")
         assert "(checked: " in decision.explain()
+
+
+class CountedRange(torch.nn.Module):
+    """A count that PyTorch's own ``arange`` takes as a number."""
+
+    def forward(self, x: Any) -> Any:
+        count = (x > 0).sum().clamp(min=1).item()
+        return torch.arange(count) * 2, torch.full((count, 2), 1.5), x * 2
+
+
+def test_a_number_that_a_run_computes_is_an_argument_of_pytorchs_operator() -> None:
+    x = torch.tensor([0.5, -1.0, 2.0, 0.1])
+    model = CountedRange().eval()
+    with xrt.InferenceSession(model, example_inputs=x, device="cpu") as session:
+        for run in (x, torch.ones(4), -torch.ones(4)):
+            for ours, theirs in zip(session.run([run]).values(), model(run), strict=True):
+                torch.testing.assert_close(torch.as_tensor(ours), theirs)

@@ -23,6 +23,7 @@ from xpuruntime.policies import KernelPolicy
 from xpuruntime.policies.vocabulary import WEIGHT_KERNELS
 from xpuruntime.runtime.weights.int4 import int4_groups, int4_values
 from xpuruntime.testing.emulation.launches import emulate
+from xpuruntime.types import DType
 
 WORDS = {
     k.name.partition("/")[2]: k for k in KERNELS if not k.stored
@@ -80,10 +81,12 @@ def wanted(
     return first * y[:, n:] if gated else first
 
 
-def results(kernel: Any, arrays: list[Any], shift: int = 0, target: Any = TARGET, **attrs: Any) -> Any:
+def results(
+    kernel: Any, arrays: list[Any], shift: int = 0, target: Any = TARGET, weights: str = "124", **attrs: Any
+) -> Any:
     op = "norm_linear" if "gated" in attrs else "fused_linear"
     operands = arrays if op == "norm_linear" else arrays[:4]
-    graph, feeds, known = one_node(op, operands, "124" if op == "norm_linear" else "12", **attrs)
+    graph, feeds, known = one_node(op, operands, weights if op == "norm_linear" else "12", **attrs)
     call = call_of(graph, known)
     said = kernel.supports(call, target)
     assert said, said.reason
@@ -337,3 +340,30 @@ def test_a_decoder_says_what_it_says_on_a_processor(words: str) -> None:
             *(ours.step(t, 20 + i)[0].copy() for i, t in enumerate(tokens[20:])),
         ]
     assert abs(np.array(got) - np.array(want)).max() < 1e-4 * abs(np.array(want)).max()
+
+
+def test_tiles_of_a_warp_are_copied_ahead_where_all_blocks_run_at_once() -> None:
+    form, limit = WORDS["int4_weights"].form, TARGET.config.smem_per_block
+
+    def stages(m: int, n: int, k: int, *, alone: bool = True) -> int:
+        layer = LinearLayer(m, n, k, 1, "none", 0.0, DType.BFLOAT16, None, None, None)
+        config = quantized_config(layer, form, limit, alone=alone)
+        assert config is not None
+        tiles = QuantizedTiles(layer, form)
+        blocks = -(-tiles.tiles // config.tiles_per_block // 132)
+        assert config.stages == 3 or blocks * tiles.shared(config, True) <= limit
+        return config.stages
+
+    assert stages(1, 1536, 8960) == 7
+    assert stages(1, 1536, 1536) == 3  # a warp has one tile
+    assert stages(1, 151_936, 1536) == 3  # more blocks than an SM runs at once
+    assert stages(1, 1536, 8960, alone=False) == 3
+    assert stages(16, 1536, 8960) == 3  # two groups of rows
+
+
+def test_a_computed_scale_of_the_norm_is_not_read_ahead() -> None:
+    """The emulator refuses a read before ``griddep_wait`` of what another launch may write."""
+    arrays = layer(1, 32, 264, "bfloat16", norm=True)
+    kernel, attrs = WORDS["int4_weights"], {"gated": False, "eps": 1e-5}
+    got, want = (results(kernel, arrays, weights=w, **attrs) for w in ("12", "124"))
+    assert np.array_equal(got, want)

@@ -86,10 +86,12 @@ def to_tensor(array: Array) -> Any:
 
 
 def _argument(value: Any, tensors: Sequence[Any], kind: str) -> Any:
-    """Return an attribute as the operator takes it: ``%0`` is the first operand, a dtype becomes PyTorch's."""
+    """Return an attribute as the operator takes it: ``%0`` is the first operand, or the number in it; a dtype becomes PyTorch's."""
     if isinstance(value, str):
         if value.startswith("%") and value[1:].isdigit():
-            return tensors[int(value[1:])]
+            tensor = tensors[int(value[1:])]
+            is_number = bool(kind) and "Tensor" not in kind and tensor is not None and tensor.numel() == 1
+            return tensor.item() if is_number else tensor
         if "ScalarType" in kind or kind in ("Optional[int]", "int"):
             dtype = _dtype(value)
             return value if dtype is None else dtype

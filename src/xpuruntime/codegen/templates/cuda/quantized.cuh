@@ -14,7 +14,7 @@
 // P: S (storage), T (tensor::Bf16 or F16; void: FMAs), m, n, k, ROWS (rows of x of a block), COLUMN_TILES (ROWS / 8, rounded up), BITS (8, 4), E4M3 (whether codes of 8
 // bits are float8_e4m3fn), GROUP
 // (inputs of a scale; 0: all), NUMBERS (of a group, below), MATRICES (of `dequantize`), STEPS, TILES (of outputs, per half), SPLIT (warps), STAGES (tiles in flight per warp and half), TILES_PER_BLOCK, GATED, NORM,
-// ALIGNED, eps(). `finish` is that of gemv.cuh.
+// CONSTANT_SCALE (of the norm), ALIGNED, eps(). `finish` is that of gemv.cuh.
 namespace quantized {
 
 using tensor::Quad;
@@ -209,7 +209,19 @@ template <class P> struct Rows {
             for (int e = 0; e < 8; ++e) ((float *)to)[e] = a[e];
         }
     }
-    __device__ __forceinline__ void stage(int first, float *parts) const {
+    // Whether the norm's scale of a warp's pieces is kept in registers: it is constant, and is read before griddep_wait.
+    static constexpr bool HELD = P::NORM && P::CONSTANT_SCALE && PER_WARP <= UNROLL;
+    struct Scale { Chunk c[HELD ? UNROLL : 1]; };
+    __device__ __forceinline__ void hold(Scale &held) const {
+        if constexpr (HELD)
+#pragma unroll
+            for (int u = 0; u < UNROLL; ++u) {
+                const int piece = u * P::SPLIT + (int)threadIdx.x / 32, chunk = piece % SEGMENTS * 32 + (int)threadIdx.x % 32;
+                held.c[u] = Chunk{};
+                if (piece < PIECES && chunk < Z::CHUNKS) held.c[u] = read(scale, chunk * 8);
+            }
+    }
+    __device__ __forceinline__ void stage(int first, float *parts, const Scale &held) const {
         Chunk c[UNROLL];
         if constexpr (P::NORM) norms(c, first, parts);
         for (int begin = 0; begin < PER_WARP; begin += UNROLL) {
@@ -223,7 +235,7 @@ template <class P> struct Rows {
                 open(a, c[u]);
                 if constexpr (P::NORM) {
                     float g[8] = {0, 0, 0, 0, 0, 0, 0, 0}, factor = 0;
-                    if (there) open(g, read(scale, chunk * 8)), factor = parts[r];
+                    if (there) open(g, HELD ? held.c[HELD ? u : 0] : read(scale, chunk * 8)), factor = parts[r];
 #pragma unroll
                     for (int e = 0; e < 8; ++e) a[e] = a[e] * factor * g[e];
                 }
@@ -409,8 +421,10 @@ __device__ __forceinline__ void run(const typename P::S *x, const int8_t *w, con
     };
 #pragma unroll
     for (int s = 0; s < P::STAGES - 1; ++s) fetch(s);
+    typename Rows<P>::Scale held;
+    rows.hold(held);
     griddep_wait();
-    rows.stage(row0, parts);
+    rows.stage(row0, parts, held);
 
     int stage = 0;
 #pragma unroll 1

@@ -48,7 +48,7 @@ class QuantizedExperts(Kernel):
             return LoweredCall(())
         layer = LinearLayer(p.pairs, p.n, p.k, p.halves, p.act, 0.0, p.dtype, None, None, None)
         tiles = QuantizedTiles(layer, form, p.experts)
-        config = quantized_config(replace(layer, m=1), form, shared_limit(target))
+        config = quantized_config(replace(layer, m=1), form, shared_limit(target), alone=p.pairs == 1)
         if config is None or not (p.few or p.halves == 2):
             lowered = by_floats(call, tiles, ExpertGemm().lower(call, target))
         else:

@@ -161,6 +161,7 @@ def struct_text(t: QuantizedTiles, c: QuantizedConfig, *, norm: bool, aligned: b
         "E4M3": t.form is None and t.codes is FP8,
         "GATED": layer.halves == 2,
         "NORM": norm,
+        "CONSTANT_SCALE": norm and layer.scale is not None and layer.scale.is_weight,
         "ALIGNED": aligned,
     }
     return [
