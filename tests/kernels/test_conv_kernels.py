@@ -384,3 +384,8 @@ def test_deformed(options, dtype):
         check_kernel(
             LoopedTasks(DeformedConv()), "deform_convolution", operands, layouts=layouts, split=2, **attrs
         )
+
+
+@pytest.mark.parametrize("pad_to", [25, 26])
+def test_pixels_that_are_not_whole_pairs_apart(pad_to):
+    conv(c=8, o=3, size=(9, 9), kernel=(1, 1), pad_to=pad_to, dtype=ml_dtypes.bfloat16)

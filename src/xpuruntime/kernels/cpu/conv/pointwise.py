@@ -17,6 +17,8 @@ __all__ = ["pixels_apart", "pointwise"]
 
 _STORED = {"F32": DType.FLOAT32, "F64": DType.FLOAT64, "Bf16Pairs": DType.BFLOAT16}
 """The dtype that each arithmetic multiplies without conversion."""
+_WORD_BYTES = {"F32": 4, "F64": 8, "Bf16Pairs": 4}
+"""Bytes of what the product multiplies at once: pixels in a concatenation with an odd number of bfloat16 channels are not whole pairs apart."""
 _MAX_PIXEL_BYTES = 768
 """Maximum bytes of a pixel that are a single block of the depth (``tiling``)."""
 
@@ -36,6 +38,7 @@ def pixels_apart(shape: ConvShape, cut: ConvTiling, dtype: DType) -> int:
         _STORED.get(cut.arithmetic) is dtype
         and cut.depth == shape.channels
         and 0 < bytes_apart <= _MAX_PIXEL_BYTES
+        and bytes_apart % _WORD_BYTES[cut.arithmetic] == 0
     )
     return (
         bytes_apart
