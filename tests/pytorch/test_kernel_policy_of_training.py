@@ -168,7 +168,7 @@ def test_calls_inside_of_pytorchs_own_python_functions_are_routed(device: str) -
     assert torch.allclose(mine, plain, atol=1e-5)
     rule = {
         "version": 1,
-        "kernel": {"rules": [{"op": "matmul", "use": "cublasLt" if device == "cpu" else "tiled"}]},
+        "kernel": {"rules": [{"op": "matmul", "use": "cublasLt" if device == "cpu" else "onednn"}]},
     }
     with xrt_torch.set_kernel_policy(rule), pytest.raises(KernelUnavailable):
         attention(x, x, x)
