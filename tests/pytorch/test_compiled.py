@@ -233,6 +233,22 @@ def test_random_numbers_are_drawn_in_the_order_of_eager(device: str) -> None:
         assert torch.allclose(mine, plain, atol=1e-6)
 
 
+def test_an_operator_that_could_draw_runs_in_a_region_beside_two_draws() -> None:
+    net = torch.nn.Linear(8, 8)
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        return F.dropout(F.rrelu(net(F.dropout(x, 0.1)), training=False), 0.2)
+
+    x = torch.randn(4, 8, requires_grad=True)
+    results = []
+    for f in (run, torch.compile(run, backend=xpuruntime_backend)):
+        torch.manual_seed(0)
+        y = f(x)
+        results.append([y.detach(), *torch.autograd.grad(y.square().sum(), [x, net.weight])])
+    for plain, mine in zip(*results, strict=True):
+        assert torch.allclose(mine, plain, atol=1e-5)
+
+
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_dropout_and_batch_norm_inside_a_checkpoint(dynamic: bool) -> None:
     """Backward draws the numbers of forward again, and reads the statistics from before forward updated them."""

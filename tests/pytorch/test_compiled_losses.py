@@ -253,7 +253,22 @@ def _weight_written(h: Tensor, weight: Tensor, y: Tensor) -> Tensor:
     return F.cross_entropy(logits, y) + h.sum()
 
 
-@pytest.mark.parametrize("loss", [_operand_written, _view_written, _weight_written])
+def _written_by_a_special_method(h: Tensor, weight: Tensor, y: Tensor) -> Tensor:
+    logits = F.linear(h, weight)
+    h = h.__imul__(2.0)
+    return F.cross_entropy(logits, y) + h.sum()
+
+
+def _written_by_a_flag(h: Tensor, weight: Tensor, y: Tensor) -> Tensor:
+    logits = F.linear(h, weight)
+    F.relu(h, 1)  # type: ignore[arg-type]
+    return F.cross_entropy(logits, y) + h.sum()
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [_operand_written, _view_written, _weight_written, _written_by_a_special_method, _written_by_a_flag],
+)
 def test_a_loss_whose_operands_are_written_after_its_layer(loss: Any) -> None:
     torch.compiler.reset()
     forget_graphs()

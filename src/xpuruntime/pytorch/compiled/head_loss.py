@@ -7,7 +7,9 @@ the layer's operand.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import inspect
 import math
 import operator
 from collections.abc import Mapping
@@ -227,13 +229,24 @@ def _writes(node: Node) -> bool:
     if isinstance(target, torch._ops.OpOverloadPacket):
         return any(getattr(target, word)._schema.is_mutable for word in target.overloads())
     return bool(
-        name in _WRITERS
+        name.strip("_") in _WRITERS
         or (name.endswith("_") and not name.endswith("__"))
         or "out" in node.kwargs
         or isinstance(target, torch._ops.HigherOrderOperator)
         or (isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable)
-        or any(v is True for v in (*node.args, *node.kwargs.values()))  # inplace
+        or _in_place(node)
     )
+
+
+def _in_place(node: Node) -> bool:
+    """Return True if a flag says so: ``F.relu(x, True)``."""
+    flags = [*node.args, *node.kwargs.values()]
+    if node.op == "call_function":
+        with contextlib.suppress(TypeError, ValueError):  # a function without a signature
+            flags.append(
+                bool(inspect.signature(node.target).bind(*node.args, **node.kwargs).arguments.get("inplace"))
+            )
+    return any(v is True for v in flags)
 
 
 def _shares(node: Node, memory: set[int]) -> bool:

@@ -34,13 +34,14 @@ def levels(module: GraphModule, unsupported: Container[str]) -> dict[Node, int]:
     found, free = dict[Node, int](), set[Node]()
     draws = 0  # level of the last random number: the next one is drawn after it, as in eager PyTorch
     for node in module.graph.nodes:
-        level = draws if is_random(node) else 0
+        draw = is_random(node) and node.name in unsupported
+        level = draws if draw else 0
         for source in node.all_input_nodes:
             level = max(
                 level, found[source] + (_waits(source, unsupported) and not _waits(node, unsupported))
             )
         found[node] = level
-        draws = level if is_random(node) else draws
+        draws = level if draw else draws
         if not _waits(node, unsupported) and all(
             n in free or n.op != "call_function" for n in node.all_input_nodes
         ):

@@ -89,7 +89,7 @@ def divided(
 ) -> tuple[torch.fx.GraphModule, list[str]]:
     """Return the module with each region as a submodule, and the regions' names. unsupported: node -> reason, as of ``reasons_against``."""
     level = views_at_readers(module, levels(module, unsupported))
-    draws = [n.name for n in module.graph.nodes if is_random(n)]
+    draws = [n.name for n in module.graph.nodes if is_random(n) and n.name in unsupported]
     parts: dict[int, dict[torch.fx.Node, int | None]] = {}
     for node, at in level.items():
         parts.setdefault(at, {})[node] = None

@@ -132,7 +132,11 @@ _REDUCE = {"none": None, "add": "add", "mul": "mul", "amax": "max", "amin": "min
 def _reduction(e: NodeExport) -> str | None:
     if e["reduce"] not in _REDUCE:
         raise e.no(f"scattering with {e['reduce']}")
-    return _REDUCE[e["reduce"]]
+    reduction = _REDUCE[e["reduce"]]
+    first = 18 if reduction in ("max", "min") else 16
+    if reduction and e.opset < first:
+        raise e.no(f"opsets below {first} cannot accumulate by {reduction}")
+    return reduction
 
 
 def _scatter(e: NodeExport) -> None:
@@ -140,8 +144,11 @@ def _scatter(e: NodeExport) -> None:
     if not e["include_self"] and reduction:
         raise e.no("a reduction without the old element (include_self=False)")
     src = e.operand(2, e.spec().dtype)
+    shape = list(e.spec(1).shape)
     if not isinstance(e.node.inputs[2], str):
-        src = e.add("Expand", [src, e.builder.dims(list(e.spec(1).shape))])
+        src = e.add("Expand", [src, e.builder.dims(shape)])
+    elif list(e.spec(2).shape) != shape:  # PyTorch reads the part that the indices cover
+        src = e.add("Slice", [src, e.ints([0] * len(shape)), e.builder.dims(shape)])
     e.add("ScatterElements", [e.operand(0), e.operand(1), src], out=True, axis=e["dim"], reduction=reduction)
 
 
