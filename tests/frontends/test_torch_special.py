@@ -7,6 +7,7 @@ import math
 import pytest
 
 torch = pytest.importorskip("torch")
+mpmath = pytest.importorskip("mpmath")
 
 import xpuruntime as xrt  # noqa: E402
 
@@ -109,6 +110,72 @@ def test_signs_and_powers_of_two(dtype):
         want = function(x, y)
         torch.testing.assert_close(got, want, rtol=0, atol=0, equal_nan=True)
         torch.testing.assert_close(got.signbit()[~got.isnan()], want.signbit()[~want.isnan()])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
+def test_powers_of_two_out_of_range(dtype):
+    kind = getattr(torch, dtype)
+    info = torch.finfo(kind)
+    x = [1.0, -3.0, 0.0, -0.0, 1.7, info.max, -info.max, info.tiny, info.tiny * 1.3, info.tiny * info.eps, math.inf, math.nan]  # fmt: skip
+    k = [0, 1, -24, 14, 15, -149, -150, 127, 128, 276, -277, 700, 1023, 1024, -1023, -1074, -1075, 2097, -2098, 40000, -40000]  # fmt: skip
+    x = torch.tensor(x, dtype=torch.float64).to(kind)[:, None]
+    exponents = [
+        torch.tensor(k),
+        torch.tensor(k, dtype=torch.int32),
+        torch.arange(-128, 128, dtype=torch.int8),
+    ]
+    exponents.append(
+        torch.tensor([-2000.0, -3.5, 0.5, 13.0, 16.0, 130.5, math.inf, -math.inf, math.nan]).to(kind)
+    )
+    for other in exponents:
+        (got,) = run([torch.ldexp], x, other)
+        want = torch.ldexp(x.expand(-1, len(other)).contiguous(), other)
+        rtol, atol = (info.eps * 50, info.tiny) if other.dtype.is_floating_point else (0, 0)
+        torch.testing.assert_close(got, want, rtol=rtol, atol=atol, equal_nan=True)
+        torch.testing.assert_close(got.signbit()[~got.isnan()], want.signbit()[~want.isnan()])
+    for x, other in (
+        (torch.tensor([3, 0, 1]), torch.tensor([2, 200, -140])),
+        (torch.tensor([1.0, 2.0]), torch.tensor([3.0, -4.0]).half()),
+        (torch.tensor([3.0, 1e-40]), torch.tensor([0.5, 130.5], dtype=torch.float64)),
+        (torch.zeros(2, 0), torch.tensor(5)),
+    ):
+        torch.testing.assert_close(run([torch.ldexp], x, other)[0], torch.ldexp(x, other), equal_nan=True)
+
+
+def delicate_points(name, kind):
+    """Numbers near which a function is 0 or infinite, and huge ones."""
+    steps = 10.0 ** -torch.arange(0.0, 17.0, dtype=torch.float64)
+    if name == "erfinv":
+        ends = [
+            1 - steps,
+            steps,
+            torch.linspace(0, 1, 101, dtype=torch.float64),
+            torch.tensor([1.5, math.nan]),
+        ]
+        return torch.cat([*ends, *(-x for x in ends)]).to(kind)
+    if name == "lgamma":
+        huge = torch.tensor([1e36, 1e37, 2.5e38, 1e300, torch.finfo(kind).max], dtype=torch.float64)
+        others = torch.linspace(0.01, 9, 900, dtype=torch.float64)
+        return torch.cat([1 - steps, 1 + steps, 2 - steps, 2 + steps, others, huge, -huge]).to(kind)
+    near = [k + s * steps[1:] for k in (0, -1, -2, -7) for s in (1, -1)]
+    return torch.cat([*near, torch.tensor([-0.9999, -0.9999998, -1.0, -0.0, -1e30])]).to(kind)
+
+
+@pytest.mark.parametrize("name", ["erfinv", "lgamma", "digamma"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+def test_special_functions_near_poles_and_zeros(dtype, name):
+    """The relative error is bounded also where a result is small or where it changes fast."""
+    kind, function = getattr(torch, dtype), FUNCTIONS[name]
+    x = delicate_points(name, kind)
+    (got,) = run([function], x)
+    want = function(x.double())
+    if name == "digamma":  # PyTorch's has rounding errors near negative integers
+        pairs = zip(x.tolist(), want.tolist(), strict=True)
+        exact = [w if v == int(v) else float(mpmath.digamma(v)) for v, w in pairs]
+        want = torch.tensor(exact, dtype=torch.float64)
+    rtol = {"float32": 2e-6, "float64": 2e-14, "bfloat16": 8e-3}[dtype]
+    bad = ~torch.isclose(got, want.to(kind), rtol=rtol, atol=0, equal_nan=True)
+    assert not bad.any(), (x[bad][:5], got[bad][:5], want[bad][:5])
 
 
 @pytest.mark.sampled(1)

@@ -57,11 +57,12 @@ _ERFCX = (
 )  # fmt: skip
 """(1 + 2x) * erfcx(x) of (x - 3.75) / (x + 3.75), for x >= 0."""
 _LGAMMA = (
-    0.5636908878138875, 0.1348298607757962, -0.005699828162861541, 0.0003495753602256195, -2.5137189748937367e-05, 1.97244954332866e-06,
-    -1.6338534257776144e-07, 1.40332127576137e-08, -1.2365298424440683e-09, 1.1102184899836294e-10, -1.0111166895700247e-11, 9.31149919352796e-13,
-    -8.651460058580329e-14, 8.096490151727336e-15, -7.622664071896451e-16, 7.212908279780404e-17, -6.854714186514716e-18,
+    0.48362763659842517, 0.22408351337696908, -0.016061611364725618, 0.0016796351005504537, -0.000206207082576848, 2.7619482587698902e-05,
+    -3.902432064395172e-06, 5.712600238782988e-07, -8.57232441585347e-08, 1.3098706178370361e-08, -2.0291174319191596e-09, 3.177019404112652e-10,
+    -5.0168902255267044e-11, 7.977607508944761e-12, -1.2759320707466868e-12, 2.0507506001786822e-13, -3.309998326505828e-14, 5.362087191185866e-15,
+    -8.714427500704616e-16, 1.4203170417419452e-16, -2.3208252786405174e-17,
 )  # fmt: skip
-"""lgamma(2 + x) / x of x in [0, 1]."""
+"""lgamma(2 + x) / x of x in [-0.5, 1]."""
 _NDTRI_CENTRAL = (
     2.75626240773562, 0.2762559100066958, 0.030207156709674277, 0.004124957243077576, 0.000626201371068278, 0.00010112940123524067,
     1.7007480612069465e-05, 2.9431496228783427e-06, 5.202354291607284e-07, 9.347554480275329e-08, 1.701559969437519e-08, 3.1303632648441214e-09,
@@ -91,12 +92,6 @@ _DIGAMMA = (1 / 12, -1 / 120, 1 / 252, -1 / 240, 1 / 132, -691 / 32760, 1 / 12)
 """Coefficients of 1/x**2, 1/x**4 and so on in log(x) - 1 / (2x) - digamma(x)."""
 _TRIGAMMA = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6)
 """Coefficients of 1/x**3, 1/x**5 and so on in trigamma(x) - 1 / x - 1 / (2 x**2)."""
-_ERFINV_CENTRAL = (
-    (-0.140543331, 0.914624893, -1.645349621, 0.886226899),
-    (0.012229801, -0.329097515, 1.442710462, -2.118377725, 1.0),
-)
-_ERFINV_TAIL = ((1.641345311, 3.429567803, -1.624906493, -1.970840454), (1.637067800, 3.543889200, 1.0))
-"""Quotients of polynomials from which Newton's method starts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,32 +194,35 @@ def _erfcx(x: _Real) -> _Real:
     return negative.where(x.do("lt", 0.0), positive)
 
 
-def _erfinv(y: _Real) -> _Real:
-    """Start from a quotient of polynomials, then take two steps of Newton's method, as PyTorch does."""
-    size = y.do("abs")
-    square = y * y
-    central = y * square.horner(_ERFINV_CENTRAL[0]) / square.horner(_ERFINV_CENTRAL[1])
-    z = (-((-(size - 1.0)) * 0.5).do("log")).do("sqrt")
-    tail = y.do("sign") * z.horner(_ERFINV_TAIL[0]) / z.horner(_ERFINV_TAIL[1])
-    x = central.where(size.do("le", 0.7), tail)
-    for _ in range(2):
-        x = x - (x.do("erf") - y) / ((-(x * x)).do("exp") * (2.0 / math.sqrt(math.pi)))
-    return (y * math.inf).where(size.do("eq", 1.0), x)
+def _ndtri_central(y: _Real) -> _Real:
+    """Return ndtri(0.5 + y) / y, for |y| <= 3/8."""
+    return (y * y).chebyshev(0.0, 9 / 64, _NDTRI_CENTRAL)
+
+
+def _ndtri_tail(q: _Real) -> _Real:
+    """Return -ndtri(q), for q <= exp(-2)."""
+    x = (q.do("log") * -2.0).do("sqrt")
+    z = x.under(1.0)
+    series = z.chebyshev(1 / 40, 1 / 8, _NDTRI_FAR).where(
+        x.do("gt", 8.0), z.chebyshev(1 / 8, 1 / 2, _NDTRI_TAIL)
+    )
+    return x.where(x.do("isinf"), x - (x.do("log") + series) * z)
 
 
 def _ndtri(p: _Real) -> _Real:
     upper = p.do("gt", 1.0 - math.exp(-2.0))
     q = (-(p - 1.0)).where(upper, p)
     y = q - 0.5
-    central = y * (y * y).chebyshev(0.0, 9 / 64, _NDTRI_CENTRAL)
-    x = (q.do("log") * -2.0).do("sqrt")
-    z = x.under(1.0)
-    series = z.chebyshev(1 / 40, 1 / 8, _NDTRI_FAR).where(
-        x.do("gt", 8.0), z.chebyshev(1 / 8, 1 / 2, _NDTRI_TAIL)
-    )
-    tail = x - (x.do("log") + series) * z
-    tail = x.where(x.do("isinf"), tail)
-    return central.where(q.do("gt", math.exp(-2.0)), tail.where(upper, -tail))
+    tail = _ndtri_tail(q)
+    return (y * _ndtri_central(y)).where(q.do("gt", math.exp(-2.0)), tail.where(upper, -tail))
+
+
+def _erfinv(y: _Real) -> _Real:
+    """Return ndtri((1 + y) / 2) / sqrt(2). Near 1 and -1 it is that of (1 - |y|) / 2, which has no rounding error."""
+    q = -(y.do("abs") - 1.0) * 0.5
+    central = y * (_ndtri_central(y * 0.5) * math.sqrt(0.125))
+    tail = y.do("sign") * _ndtri_tail(q) * math.sqrt(0.5)
+    return central.where(q.do("gt", math.exp(-2.0)), tail)
 
 
 # ── gamma functions ──
@@ -236,20 +234,19 @@ def _sin_pi(x: _Real) -> _Real:
 
 
 def _lgamma_positive(x: _Real) -> _Real:
-    """Return lgamma of positive numbers: below 8 a product moves the argument into [2, 3], above Stirling's series is used."""
-    u, product = x, (x * 0.0) + 1.0
+    """Return lgamma of positive numbers. From 8 on Stirling's series is used; below, a product moves the argument into [1.5, 3].
+
+    The argument less 2 is exact near 1 and 2, so that the result, which is small there, is too.
+    """
+    rest, product = x - 2.0, (x * 0.0) + 1.0
     for _ in range(6):
-        larger = u.do("gt", 3.0)
-        lower = u - 1.0
-        product, u = (product * lower).where(larger, product), lower.where(larger, u)
-    divisor = x
-    below_two, below_one = x.do("lt", 2.0), x.do("lt", 1.0)
-    divisor = (x * (x + 1.0)).where(below_one, x)
-    u = (u + 1.0).where(below_two, u)
-    u = (u + 1.0).where(below_one, u)
-    logs = (divisor.where(below_two, product)).do("log")
-    rest = u - 2.0
-    near = rest * rest.chebyshev(0.0, 1.0, _LGAMMA) + (-logs).where(below_two, logs)
+        larger, lower = rest.do("gt", 1.0), rest - 1.0
+        product, rest = (product * (rest + 1.0)).where(larger, product), lower.where(larger, rest)
+    first, second = x.do("lt", 1.5), x.do("lt", 0.5)
+    rest = x.where(second, (x - 1.0).where(first, rest))
+    divisor = (x * (x + 1.0)).where(second, x)
+    logs = divisor.where(first, product).do("log")
+    near = rest * rest.chebyshev(-0.5, 1.0, _LGAMMA) + (-logs).where(first, logs)
     inverse = x.under(1.0)
     series = inverse * (inverse * inverse).horner(_STIRLING[::-1])
     far = (x - 0.5) * (x.do("log") - 1.0) + (0.5 * math.log(2 * math.pi) - 0.5) + series
@@ -260,7 +257,7 @@ def _lgamma(x: _Real) -> _Real:
     size = x.do("abs")
     positive = _lgamma_positive(size)
     sine = (_sin_pi(size).do("abs") / math.pi).do("log")
-    reflected = -(size.do("log") + sine) - positive
+    reflected = positive.where(positive.do("isinf"), -(size.do("log") + sine) - positive)
     result = reflected.where(x.do("lt", 0.0), positive)
     return size.where(x.do("isinf"), result)
 
@@ -278,7 +275,7 @@ def _digamma(x: _Real) -> _Real:
     square = inverse * inverse
     positive = far.do("log") - inverse * 0.5 - square * square.horner(_DIGAMMA[::-1])
     positive = (positive + steps).where(small, positive)
-    part = x - x.do("trunc")
+    part = x - x.do("round")
     reflected = positive - (part * math.pi).do("tan").under(math.pi)
     result = reflected.where(negative, positive)
     return (part * math.nan).where(negative.do("logical_and", part.do("eq", 0.0)), result)
@@ -355,9 +352,36 @@ def _copysign(n: AtenLoweringContext) -> Results:
 
 
 def _ldexp(n: AtenLoweringContext) -> Results:
-    """Lower ldexp as PyTorch computes it: x * 2 ** other, with a power in the result's type."""
-    result = n.out().dtype
-    return n.cast(str(n.b.mul(n.x, n.b.pow(2.0, n.cast(n.t("other"), result)))), result)
+    """Lower ldexp. As in PyTorch, only exponents of a float type, and integers for x, may overflow in 2 ** other alone."""
+    result, other = n.out().dtype, n.t("other")
+    kind = n.spec(other).dtype
+    if kind.is_float or not n.spec(n.x).dtype.is_float:
+        power = str(n.b.pow(2.0, other if kind.is_float else n.cast(other, DType.FLOAT32)))
+        return str(n.b.mul(n.cast(n.x, result), n.cast(power, result)))
+    x = _Real(n, n.cast(n.x, DType.FLOAT64))
+    exponent = _Real(n, n.cast(other, DType.FLOAT64))
+    if result is not DType.FLOAT64:  # exact in float64, so that it is rounded once
+        return n.cast((x * _power_of_two(exponent.do("clamp", -300.0, 300.0))).value, result)
+    exponent = exponent.do("clamp", -2100.0, 2100.0)
+    for _ in range(2):  # a subnormal number, which is rounded, is followed only by a factor that makes it 0
+        step = (exponent * 0.0 - 969.0).where(exponent.do("lt", -1022.0), exponent.do("clamp", None, 1023.0))
+        x, exponent = x * _power_of_two(step), exponent - step
+    return (x * _power_of_two(exponent)).value
+
+
+def _power_of_two(exponent: _Real) -> _Real:
+    """Return 2 ** exponent exactly, of integers in [-1022, 1023] in float64. A cast to float32 rounds the errors of ``pow`` away."""
+    n = exponent.n
+
+    def small(part: _Real) -> _Real:
+        power = n.cast(str(n.b.pow(2.0, part.value)), DType.FLOAT32)
+        return _Real(n, n.cast(power, DType.FLOAT64))
+
+    part = (exponent / 16.0).do("trunc")
+    power = small(part)
+    for _ in range(4):
+        power = power * power
+    return power * small(exponent - part * 16.0)
 
 
 LOWERINGS: dict[str, OpLowering] = {
