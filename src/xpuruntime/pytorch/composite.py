@@ -40,9 +40,7 @@ def without_check(function: Any) -> Callable[..., Any] | None:
     """Return the function without its check for modes; None for one that is not written in Python, or that checks nothing."""
     if type(function) is not types.FunctionType or not set(_CHECKS) & set(function.__code__.co_names):
         return None
-    code = (
-        function.__code__.replace()
-    )  # an object of its own, which PyTorch's compiler can be told to leave alone
+    code = function.__code__.replace()  # a copy, which PyTorch's compiler can be told to leave alone
     names = _Globals(function.__globals__)
     copy = types.FunctionType(code, names, function.__name__, function.__defaults__, function.__closure__)
     copy.__kwdefaults__ = function.__kwdefaults__

@@ -261,9 +261,8 @@ class AtenLowering:
         values = self.values[source]
         if isinstance(values, UnknownNumber):
             return values
-        if (
-            values is None
-        ):  # of an operator around another one, such as one that saves the state of a random generator
+        if values is None:
+            # The source is an operator around another one, such as one that saves the state of a random generator.
             result = node.meta.get("val")
             if result is not None:
                 with self.b.source(source_of(node, str(source.target))):

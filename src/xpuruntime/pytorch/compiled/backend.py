@@ -128,9 +128,8 @@ def _compiled(
         _compiled_graph, phase=phase, demands=demands, demand=demand, losses=losses, saved=saved
     )
     if not has_dynamic_sizes(module):
-        with (
-            compile_lock
-        ):  # PyTorch holds it for forward only; backward may be compiled while another thread traces
+        # PyTorch holds the lock for forward only; backward may be compiled while another thread traces.
+        with compile_lock:
             return compiled(module)
     beyond = f"the graph has dynamic sizes, and is already compiled for {MAX_SIZES} of them"
     by_size = GraphBySize(module, compiled, functools.partial(compiled, module, why_not=beyond))

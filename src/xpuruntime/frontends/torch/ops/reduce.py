@@ -76,6 +76,16 @@ def _running(op: str) -> OpLowering:
     return lambda n: str(n.b.call(op, n.x, dim=n["dim"], dtype=n["dtype"]))
 
 
+def _fixed(n: AtenLoweringContext) -> tuple[int, int]:
+    """Return the dim of a call, from the front, and its length. Raises NotLowered for a length that only a run knows."""
+    spec = n.spec()
+    dim = n["dim"] % spec.rank
+    length = spec.shape[dim]
+    if not isinstance(length, int):
+        raise NotLowered(f"dim {dim} of its operand has a size that is not fixed")
+    return dim, length
+
+
 def _best_so_far(wins: str) -> OpLowering:
     """Return the lowering of cummax or cummin, in as many steps as the length has bits. wins: the comparison of a later element with an earlier
     one; NaN wins, and of equal elements the later.
@@ -86,10 +96,7 @@ def _best_so_far(wins: str) -> OpLowering:
         if not spec.rank:
             n.ignore("dim")
             return [n.x, str(n.b.full(size=[], value=0, dtype=DType.INT64))]
-        dim = n["dim"] % spec.rank
-        length = spec.shape[dim]
-        if not isinstance(length, int):
-            raise NotLowered(f"dim {dim} of its operand has a size that is not fixed")
+        dim, length = _fixed(n)
         places = n.b.arange(start=0, end=length, dtype=DType.INT64)
         beside = [1] * dim + [length] + [1] * (spec.rank - dim - 1)
         best, index = n.x, str(n.b.expand(n.b.view(places, size=beside), size=spec.shape))
@@ -119,10 +126,7 @@ def _running_log_sum(n: AtenLoweringContext) -> Results:
     if not spec.rank:
         n.ignore("dim")
         return n.x
-    dim = n["dim"] % spec.rank
-    length = spec.shape[dim]
-    if not isinstance(length, int):
-        raise NotLowered(f"dim {dim} of its operand has a size that is not fixed")
+    dim, length = _fixed(n)
     total, step = n.cast(n.x, DType.FLOAT32 if result.bits < 32 else result), 1
     while step < length:
         before, after = n.b.slice(total, dim=dim, end=length - step), n.b.slice(total, dim=dim, start=step)
@@ -141,10 +145,7 @@ def _mode(n: AtenLoweringContext) -> Results:
     if not spec.rank:
         n.ignore("dim")
         return [n.x, str(n.b.full(size=[], value=0, dtype=DType.INT64))]
-    dim = n["dim"] % spec.rank
-    length = spec.shape[dim]
-    if not isinstance(length, int):
-        raise NotLowered(f"dim {dim} of its operand has a size that is not fixed")
+    dim, length = _fixed(n)
     size = math.prod(d for d in spec.shape if isinstance(d, int)) * length
     if size > _MAX_COMPARISONS:
         raise NotLowered(f"it needs {size:,} comparisons; at most {_MAX_COMPARISONS:,} are supported")

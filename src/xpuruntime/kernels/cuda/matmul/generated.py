@@ -84,14 +84,14 @@ def tile_for(m: int, n: int, batches: int, target: CodegenTarget) -> Tile:
     )
 
 
-_SHORT_K = 1024
-_SMALL_TILES = (Tile(64, 64, 2, 2, 4), Tile(32, 64, 1, 4, 4))
+_SHORT_K, _SMALL_TILES = 768, TILES[-2:]
+"""The largest k for which tiles were compared, and the tiles that were faster than all others."""
 
 
 def product_tile(p: Product, target: CodegenTarget) -> Tile:
     """Return the tile of a product: with a short k a small one, which is 64 x 64 if that gives every SM two blocks.
 
-    On an H100 a small tile was the fastest for each of 19 layers with k up to 768 (benchmarks/cuda/products_16bit.py).
+    On an H100 a small tile was the fastest for each of 19 layers (benchmarks/cuda/products_16bit.py).
     """
     small = [t for t in _SMALL_TILES if t.shared <= shared_limit(target)]
     if p.k > _SHORT_K or not small:

@@ -60,7 +60,7 @@ _THREADS, _PIECES = 256, 4
 def quantized_config(
     layer: LinearLayer, form: GroupForm | None, limit: int, *, alone: bool = True
 ) -> QuantizedConfig | None:
-    """Return the config for a layer; None if a row of x does not fit in the ``limit`` of shared memory. ``alone``: whether the launch has no other."""
+    """Return the config for a layer; None if a row of x does not fit in the ``limit`` of shared memory. ``alone``: False for a launch of several products."""
     t, mma = QuantizedTiles(layer, form), layer.dtype in TAGS
     per_sm = t.tiles / REFERENCE_SMS
     if per_sm <= 2:
