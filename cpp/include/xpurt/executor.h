@@ -37,7 +37,7 @@ struct Plan {
     std::vector<OutputCopy> output_copies{};
 
     // Parts of the arena, each with the first and the last call that use it. During a call, the workspace of
-    // its library may take what no part holds. Without parts, workspaces lie behind the arena.
+    // its library may take what no part holds. Without parts, workspaces follow the arena.
     struct ArenaPart {
         int64_t offset = 0, bytes = 0, first = 0, last = 0;
     };

@@ -31,7 +31,7 @@ struct CudaRecording final : Recording {
     };
     std::vector<CudaCall> calls;
     size_t first_arg = 0, args = 0;  // of all calls together, in Submission::args
-    bool has_workspace = false;      // of any call; it lies in the arena
+    bool has_workspace = false;      // of any call; it is in the arena
     std::shared_ptr<KernelReports> reports;
     std::vector<const KernelCall*> reporters;  // calls whose kernels may report errors
 };
