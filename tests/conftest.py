@@ -16,7 +16,7 @@ import subprocess
 import sys
 import types
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -179,6 +179,16 @@ def pytest_collection_finish() -> None:
         for module in (torch.cuda, torch.xpu, torch.mtia):
             module.traceback = types.SimpleNamespace(format_stack=list)
         list_composite_ops_once()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, Any, Any]:
+    """After each file, leave what is alive out of later collections: imports and caches made a forced one take up to a second."""
+    result = yield
+    if nextitem is None or nextitem.path != item.path:
+        gc.collect()
+        gc.freeze()
+    return result
 
 
 def list_composite_ops_once() -> None:

@@ -41,7 +41,6 @@ def test_bound_memory_is_read_and_written_in_place(engine, path, x) -> None:
         assert sess.receipt(times=False).runs == 7
 
 
-@pytest.mark.sampled(1)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_run_on_bound_memory_allocates_nothing(engine, path, x) -> None:
     with fixed(path, engine, threads=1) as sess:

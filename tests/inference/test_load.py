@@ -77,7 +77,7 @@ def held(engine: str, path: Path, threads: int, runs: int) -> None:
             assert sess._executable.counters["contexts"] <= 4
 
 
-@pytest.mark.sampled(1, one_in=2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("engine", [*ENGINES, MIXED])
 def test_threads_on_one_session(engine, path) -> None:
     held(engine, path, threads=16, runs=100)

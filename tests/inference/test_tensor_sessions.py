@@ -179,7 +179,6 @@ def test_a_dictionary_that_changes_during_runs() -> None:
             other.join()
 
 
-@pytest.mark.sampled(one_in=2)
 @pytest.mark.usefixtures("no_garbage")
 def test_memory_is_flat_over_ten_thousand_runs(session: xrt.InferenceSession) -> None:
     from xpuruntime.runtime import CpuBackend

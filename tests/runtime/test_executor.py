@@ -65,7 +65,6 @@ def test_the_guides_example(threads: int, batch: int) -> None:
     assert again.tolist() == WANT.tolist()
 
 
-@pytest.mark.sampled(one_in=2)
 @pytest.mark.usefixtures("no_garbage")
 def test_a_thousand_runs_allocate_nothing() -> None:
     executor = Executor(chain(), threads=2)

@@ -218,7 +218,6 @@ def two_policies(tmp_path):
     return native(path, policy=bad), native(path, policy=good)
 
 
-@pytest.mark.sampled(one_in=2)
 def test_the_smallest_policy_change_is_named_with_its_node(tmp_path, monkeypatch):
     bad, good = two_policies(tmp_path)
     monkeypatch.setenv(HOOK, "node convolution_1:element")
@@ -329,7 +328,6 @@ def test_the_smallest_set_cannot_lose_an_item(seed):
 # ── programs, and what is refused ──
 
 
-@pytest.mark.sampled(one_in=2)
 def test_programs_are_sides(tmp_path):
     from xpuruntime.workbench.programs.compile_model import compile_model
 

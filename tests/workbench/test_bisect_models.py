@@ -107,7 +107,7 @@ def files(form, tmp_path):
     return paths
 
 
-@pytest.mark.sampled(3, group="models")
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("form", FORMS)
 def test_the_changed_node_is_named_on_a_vendors_engine(form, tmp_path):
     changed, right = (
@@ -127,7 +127,6 @@ def test_the_changed_node_is_named_on_a_vendors_engine(form, tmp_path):
         assert "second" in mixed.node.nodes
 
 
-@pytest.mark.sampled(3, group="models")
 def test_the_reproduction_of_external_data_holds_it(tmp_path):
     changed, right = (
         Side(open_source(p), engine="onnxruntime", device="cpu", threads=1)
@@ -165,7 +164,6 @@ def quantized():
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=9)
 
 
-@pytest.mark.sampled(3, group="models")
 @pytest.mark.parametrize("engine", ["native", "onnxruntime"])
 def test_a_quantized_model_differs_from_the_interpreter_by_no_code(engine, tmp_path):
     onnx.save(quantized(), tmp_path / "q.onnx")
@@ -177,7 +175,6 @@ def test_a_quantized_model_differs_from_the_interpreter_by_no_code(engine, tmp_p
     assert not bisect(side, other, feeds).differs
 
 
-@pytest.mark.sampled(3, group="models")
 def test_a_side_on_several_engines_is_cut_like_an_engine(tmp_path):
     changed, right = files("plain", tmp_path)
     policy = {"version": 1, "execution": {"place": {"second": "onnxruntime", "first": "native"}}}
@@ -187,7 +184,6 @@ def test_a_side_on_several_engines_is_cut_like_an_engine(tmp_path):
     assert found.node.nodes == ("second",)
 
 
-@pytest.mark.sampled(3, group="models")
 def test_lower_precision_agrees_within_its_tolerance_and_not_within_a_smaller_one(tmp_path):
     _, right = files("plain", tmp_path)
     low = Side(open_source(right), engine="native", device="cpu", precision="bfloat16", threads=1)
