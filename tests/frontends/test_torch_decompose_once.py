@@ -118,6 +118,7 @@ SAME = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("name", SAME)
 def test_the_graph_is_that_of_the_whole_program(name: str, taken: list[bool]) -> None:
     module, inputs = SAME[name]
