@@ -165,8 +165,8 @@ def _solve_triangular(c: OpCall) -> TensorSpec:
     same(a.shape[-1], a.shape[-2], "rows and columns")
     same(a.shape[-1], b.shape[-2], "the rows of both sides")
     dtype = one_dtype(a, b)
-    if not dtype.is_float:
-        raise Mismatch("operands must be floating-point", f"{a} and {b}")
+    if not (dtype.is_float or dtype.is_complex):
+        raise Mismatch("operands must be floating-point or complex", f"{a} and {b}")
     return TensorSpec((*broadcast(a.shape[:-2], b.shape[:-2]), *b.shape[-2:]), dtype)
 
 
