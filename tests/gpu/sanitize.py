@@ -113,7 +113,8 @@ def graphs() -> Iterator[tuple[str, ir.Graph, dict[str, Any]]]:
             padding=(1, 1),
             dilation=(1, 1),
         )
-    yield from training_programs()
+    for name, graph, arrays in training_programs():
+        yield f"training: {name}", graph, arrays
 
 
 def inside(words: str = "") -> int:
