@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -174,3 +176,30 @@ def test_what_another_release_lacks_is_left_out(monkeypatch: pytest.MonkeyPatch)
     assert [name for _, name, _ in shortcuts._stacks()] == []
     monkeypatch.delattr(FakeTensorMode, "_dispatch_impl")
     assert [name for _, name, _ in shortcuts._results(torch)] == []
+
+
+COUNTED = """
+import torch
+from torch._export import utils
+from xpuruntime.frontends.torch.exported_digest import exported_digest
+from xpuruntime.frontends.torch.importer import export_torch
+
+listed, load = [], utils._materialize_cpp_cia_ops
+def counted():
+    listed.append(1)
+    load()
+utils._materialize_cpp_cia_ops = counted
+model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4)).eval()
+exported = export_torch(model, (torch.randn(1, 3, 8, 8),))
+assert exported_digest(exported.program, exported.saved)
+print(len(listed))
+listed.clear()
+exported.imported()
+print(len(listed), utils._materialize_cpp_cia_ops is counted)
+"""
+
+
+def test_composite_ops_are_listed_once_per_table_of_decompositions() -> None:
+    """In a process of its own, because the tests' own process lists them once, too."""
+    words = subprocess.run([sys.executable, "-c", COUNTED], capture_output=True, text=True, check=True).stdout
+    assert words.split() == ["1", "1", "True"]

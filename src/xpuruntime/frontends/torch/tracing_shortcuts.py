@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any, TypeAlias
 
-__all__ = ["tracing_shortcuts"]
+__all__ = ["composite_ops_listed_once", "tracing_shortcuts"]
 
 
 @contextlib.contextmanager
@@ -28,6 +28,33 @@ def tracing_shortcuts(torch: Any) -> Iterator[None]:
             stack.callback(_restore, owner, name, replacement, getattr(owner, name))
             setattr(owner, name, replacement)
         yield
+
+
+@contextlib.contextmanager
+def composite_ops_listed_once() -> Iterator[None]:
+    """Have PyTorch list the composite ops of its C++ registry once. It lists all of them again for each namespace, at each use of a table of
+    decompositions.
+    """
+    from torch._export import utils
+
+    name = "_materialize_cpp_cia_ops"
+    original: Callable[[], None] | None = getattr(utils, name, None)
+    if original is None:
+        yield
+        return
+    listed = False
+
+    def once() -> None:
+        nonlocal listed
+        if not listed:
+            original()
+            listed = True
+
+    setattr(utils, name, once)
+    try:
+        yield
+    finally:
+        _restore(utils, name, once, original)
 
 
 def _restore(owner: Any, name: str, replacement: Any, original: Any) -> None:
