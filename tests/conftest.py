@@ -1,8 +1,8 @@
 """Settings and fixtures of all tests, and the sample of heavy tests that a commit draws.
 
 A run without a seed runs every test. ``--seed WORD`` (or ``XPU_TEST_SEED=WORD``) runs a part of each test that is marked
-``sampled(n)``: n of its cases, drawn by the seed. ``commit`` means the commit's hash, ``all`` for every case. The header of the run
-shows the seed, so a failure can be repeated.
+``sampled(n)``: n of its cases, drawn by the seed; ``sampled(one_in=3)``: all of them for one of three seeds. ``commit`` means the commit's
+hash, ``all`` for every case. The header of the run shows the seed, so a failure can be repeated.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import subprocess
 import sys
 import types
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -84,6 +84,11 @@ def drawn(names: list[str], count: int, seed: str) -> set[str]:
     """Return ``count`` of the names, drawn by a seed. Each name has a place of its own, so that another name moves none."""
     place = {name: hashlib.sha256(f"{seed}\0{name}".encode()).digest() for name in names}
     return set(sorted(names, key=place.__getitem__)[:count])
+
+
+def is_drawn(name: str, one_in: int, seed: str) -> bool:
+    """Return whether a seed draws this name, which one of ``one_in`` seeds does."""
+    return int.from_bytes(hashlib.sha256(f"{seed}\0{name}".encode()).digest()) % one_in == 0
 
 
 def pytest_report_header(config: pytest.Config) -> str:
@@ -176,6 +181,16 @@ def pytest_collection_finish() -> None:
         list_composite_ops_once()
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, Any, Any]:
+    """After each file, leave what is alive out of later collections: imports and caches made a forced one take up to a second."""
+    result = yield
+    if nextitem is None or nextitem.path != item.path:
+        gc.collect()
+        gc.freeze()
+    return result
+
+
 def list_composite_ops_once() -> None:
     """Let PyTorch load its composite ops once per decomposition, not once per namespace of ops, which took half of the import of a small module."""
     try:
@@ -201,9 +216,11 @@ def list_composite_ops_once() -> None:
 def keep_sampled(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect the cases of sampled tests that the seed does not draw.
 
-    Each test function keeps its own n cases; functions of one file that share a ``group`` keep n together.
+    Each test function keeps its own n cases; functions of one file that share a ``group`` keep n together. With ``one_in=k``, a function
+    or group runs with one of k seeds.
     """
-    if os.environ[SEED] == EVERYTHING:
+    seed = os.environ[SEED]
+    if seed == EVERYTHING:
         return
     cases: dict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
@@ -212,9 +229,12 @@ def keep_sampled(config: pytest.Config, items: list[pytest.Item]) -> None:
             group = mark.kwargs.get("group")
             cases[f"{function.partition('::')[0]}::{group}" if group else function].append(item)
     left_out: list[pytest.Item] = []
-    for group in cases.values():
-        count = max(mark.args[0] for item in group for mark in item.iter_markers("sampled"))
-        kept = drawn([item.nodeid for item in group], count, os.environ[SEED])
+    for name, group in cases.items():
+        marks = [mark for item in group for mark in item.iter_markers("sampled")]
+        count = max(mark.args[0] if mark.args else len(group) for mark in marks)
+        if not is_drawn(name, max(mark.kwargs.get("one_in", 1) for mark in marks), seed):
+            count = 0
+        kept = drawn([item.nodeid for item in group], count, seed)
         left_out += [item for item in group if item.nodeid not in kept]
     if left_out:
         config.stash[LEFT_OUT] = len(left_out)

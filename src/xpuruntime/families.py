@@ -273,8 +273,8 @@ _TABLE = (
             ai.onnx.ml::*""",
         aten="""det logdet slogdet inverse pinverse cholesky cholesky_solve cholesky_inverse qr svd geqrf ormqr orgqr
             lu_solve lu_unpack triangular_solve matrix_exp matrix_power linalg_inv_ex linalg_solve_ex linalg_det
-            linalg_eig linalg_eigh linalg_svd linalg_qr linalg_cholesky_ex linalg_lu linalg_matrix_exp cross
-            linalg_cross""",
+            linalg_solve_triangular linalg_eig linalg_eigh linalg_svd linalg_qr linalg_cholesky_ex linalg_lu
+            linalg_matrix_exp cross linalg_cross""",
     ),
 )
 

@@ -28,6 +28,7 @@ def run(name: str, *arguments: str) -> dict[str, Any]:
     return json.loads(done.stdout)  # type: ignore[no-any-return]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("engine", ["onnxruntime", "openvino"])
 def test_overhead_is_measured_for_an_engine(engine: str) -> None:
     pytest.importorskip(engine)
@@ -38,6 +39,7 @@ def test_overhead_is_measured_for_an_engine(engine: str) -> None:
     assert low <= row["added_us"] <= high
 
 
+@pytest.mark.sampled(one_in=3)
 def test_a_known_call_of_an_op_is_measured_against_its_launch() -> None:
     pytest.importorskip("torch")
     result = run("dispatch.py")

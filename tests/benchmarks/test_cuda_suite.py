@@ -34,6 +34,7 @@ print(json.dumps([rows, suite.summary(rows)]))
 """
 
 
+@pytest.mark.sampled(one_in=3)
 def test_cases_are_judged() -> None:
     command = [sys.executable, "-c", CASES, str(FOLDER)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -82,6 +82,7 @@ def test_a_conversation_goes_through_the_template(folder: Path) -> None:
         assert spoken.messages == asked[:1]
 
 
+@pytest.mark.sampled(2, group="processes")
 def test_lines_of_a_pipe_are_messages(folder: Path) -> None:
     done = talk(folder, "one\n\ntwo\n/reset\none\n/exit\nnever\n", "--json")
     assert done.returncode == 0, done.stderr
@@ -97,6 +98,7 @@ def test_lines_of_a_pipe_are_messages(folder: Path) -> None:
     assert "\x1b" not in streamed.stderr  # no progress line without a terminal
 
 
+@pytest.mark.sampled(2, group="processes")
 def test_errors_say_what_to_do(folder: Path, tmp_path: Path) -> None:
     long = talk(folder, "x" * 600 + "\n")
     assert long.returncode != 0
@@ -147,6 +149,7 @@ class Terminal:
         return os.waitstatus_to_exitcode(status)
 
 
+@pytest.mark.sampled(2, group="processes")
 def test_ctrl_c_stops_the_answer_and_not_the_program(folder: Path) -> None:
     there: Any = Terminal(folder, "--capacity", "4096", "-n", "4000", "--temperature", "1.5")
     try:

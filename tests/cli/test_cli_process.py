@@ -124,7 +124,7 @@ def test_a_pipe_without_a_reader_is_141_and_quiet(model: Path, arguments: list[s
     assert both.returncode == 141
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @ort
 @pytest.mark.parametrize("json", [[], ["--json"]], ids=["text", "json"])
 @pytest.mark.parametrize("verb", ["inspect", "run", "devices"])
@@ -193,6 +193,7 @@ def test_the_cache_mode_is_honored_by_a_process(xpu_process, model: Path, own_st
     assert not list(own_store.glob("v1/artifact/*"))
 
 
+@pytest.mark.sampled(one_in=3)
 def test_a_broken_plugin_of_a_third_party_is_a_problem_that_stops_nothing_else(
     xpu_process, tmp_path: Path, model: Path
 ) -> None:
@@ -219,6 +220,7 @@ def test_a_broken_plugin_of_a_third_party_is_a_problem_that_stops_nothing_else(
         assert rejected <= {"broken", "tensorrt", "qnn"}
 
 
+@pytest.mark.sampled(one_in=2)
 @ort
 def test_progress_shows_on_a_terminal_only(xpu_process, model: Path) -> None:
     pty = pytest.importorskip("pty")

@@ -76,7 +76,7 @@ def arguments(verb: str, model: Path) -> list[str]:
     return [str(model) if word == "MODEL" else word for word in VERBS[verb]]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("verb", VERBS)
 def test_nothing_is_looked_up_or_left_at_home(
     quiet, verb: str, model: Path, tmp_path: Path, shared_store: Path
@@ -91,7 +91,7 @@ def test_nothing_is_looked_up_or_left_at_home(
     assert [line for line in seen if not line.startswith(allowed)] == []
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.skipif(not shutil.which("strace"), reason="strace is not installed")
 @pytest.mark.parametrize("verb", VERBS)
 def test_system_calls_show_the_same(quiet, verb: str, model: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]

@@ -101,7 +101,7 @@ def functions(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     return ctypes.CDLL(str(file))
 
 
-@pytest.mark.sampled(100)
+@pytest.mark.sampled(50)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_units_in_the_last_place(functions: ctypes.CDLL, name: str, dtype: Any) -> None:

@@ -58,6 +58,7 @@ def moves(plan: ExecutionPlan) -> list[str]:
     return [c.ops[0] for c in plan.calls if c.ops and c.ops[0] in ("split", "slice", "cat")]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("sizes", [(8, 8), (12, 12), (60, 60), (30, 30, 30), (16, 8, 24), (3, 5), (1, 2)])
 def test_depthwise_convolutions_read_and_write_parts(sizes: tuple[int, ...]) -> None:
     n = Network(8)

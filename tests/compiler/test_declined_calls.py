@@ -30,7 +30,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
     return build_libraries(folder, "simulated_driver", "simulated_cudnn")
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("case", "engines"),
     [

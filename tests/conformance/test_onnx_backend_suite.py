@@ -52,7 +52,7 @@ def right(found: dict) -> dict[str, int]:
     return {row["suite"]: row["cases"] for row in found["counts"] if row["outcome"] == "right"}
 
 
-@pytest.mark.sampled(1, group="stratified")
+@pytest.mark.sampled(1, group="stratified", one_in=2)
 @pytest.mark.parametrize("judged", FLOORS)
 def test_a_stratified_tenth_holds(judged: str) -> None:
     found = coverage(judged, "--part", "10", "--kinds", QUICK)
@@ -90,6 +90,7 @@ def test_the_node_suite_holds_natively(judged: str) -> None:
     assert right(found)["node"] >= NATIVE_FLOOR
 
 
+@pytest.mark.sampled(one_in=3)
 def test_a_known_case_that_became_right_fails_the_run(tmp_path: Path) -> None:
     """The list is strict: an entry that is no longer needed is unexpected."""
     from xpuruntime.testing.conformance.onnx_backend.coverage import examine, load_known

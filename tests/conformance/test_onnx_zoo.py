@@ -26,7 +26,7 @@ def opened(name: str):
     return path, MODELS[name].inputs(MODELS[name].samples()[0])
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(1, one_in=2)
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_a_model_comes_back_equal(name: str) -> None:
     path, feeds = opened(name)

@@ -46,7 +46,7 @@ def test_the_project_declares_the_hook(repository: Path) -> None:
     assert project["entry-points"]["polygraphy.run.plugins"] == {"xpu": HOOK}
 
 
-@pytest.mark.sampled(1, group="polygraphy")
+@pytest.mark.sampled(1, group="polygraphy", one_in=2)
 def test_polygraphy_finds_us_equal_to_onnx_runtime(polygraphy, model: Path) -> None:
     done = polygraphy(
         str(model), "--onnxrt", "--xpu", "--xpu-engine", "onnxruntime", "--rtol", "1e-5", "--atol", "1e-6"
@@ -56,7 +56,7 @@ def test_polygraphy_finds_us_equal_to_onnx_runtime(polygraphy, model: Path) -> N
     assert "PASSED" in done.stdout
 
 
-@pytest.mark.sampled(1, group="polygraphy")
+@pytest.mark.sampled(1, group="polygraphy", one_in=2)
 def test_polygraphy_judges_another_engine(polygraphy, model: Path) -> None:
     pytest.importorskip("openvino")
     done = polygraphy(
@@ -75,7 +75,7 @@ def test_polygraphy_judges_another_engine(polygraphy, model: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.sampled(1, group="polygraphy")
+@pytest.mark.sampled(1, group="polygraphy", one_in=2)
 def test_polygraphy_tells_a_wrong_model_apart(polygraphy, model: Path, tmp_path: Path) -> None:
     """The comparison can fail: our runner on one model, and what ONNX Runtime said of another."""
     other = tmp_path / "other.onnx"

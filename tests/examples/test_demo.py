@@ -303,6 +303,7 @@ def played(tmp_path_factory: pytest.TempPathFactory, models: list[str]) -> tuple
     return json.loads(done.stdout), out
 
 
+@pytest.mark.sampled(group="played", one_in=3)
 @pytest.mark.zoo
 @pytest.mark.slow
 @pytest.mark.timeout(700)
@@ -322,6 +323,7 @@ def test_every_engine_says_the_truth(played: tuple[dict, Path], models: list[str
     assert all(set(p["edits"]) == set(document["engines"]) for p in document["pages"])
 
 
+@pytest.mark.sampled(group="played", one_in=3)
 @pytest.mark.zoo
 @pytest.mark.slow
 @pytest.mark.timeout(700)
@@ -333,6 +335,7 @@ def test_it_asks_and_is_told_why(played: tuple[dict, Path]) -> None:
     assert document["auto"]["chosen"]["code"] in ("fastest", "only_one")
 
 
+@pytest.mark.sampled(group="played", one_in=3)
 @pytest.mark.zoo
 @pytest.mark.slow
 @pytest.mark.timeout(700)
@@ -370,6 +373,7 @@ def test_a_model_that_the_zoo_has_not_is_an_error() -> None:
             model_list(text)
 
 
+@pytest.mark.sampled(one_in=3)
 @pytest.mark.zoo
 @pytest.mark.slow
 @pytest.mark.timeout(700)

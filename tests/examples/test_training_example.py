@@ -14,6 +14,7 @@ for package in ("torch", "matplotlib"):
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.sampled(one_in=3)
 def test_losses_agree_and_are_plotted(tmp_path: Path) -> None:
     command = [sys.executable, "examples/training_kernel_policy.py", "--steps", "12", "--device", "cpu"]
     done = subprocess.run(

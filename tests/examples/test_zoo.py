@@ -58,7 +58,7 @@ def edits(a: str, b: str) -> int:
     return row[-1]
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(4)
 @pytest.mark.zoo
 @pytest.mark.parametrize(("name", "number"), SAMPLES)
 def test_says_the_right_thing(name: str, number: int) -> None:
@@ -67,6 +67,7 @@ def test_says_the_right_thing(name: str, number: int) -> None:
     assert answer.right(sample), f"expected {sample.expected!r}, got\n{answer}"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.zoo
 @pytest.mark.parametrize("name", list(MODELS))
 def test_other_outputs_are_a_wrong_answer(name: str) -> None:
@@ -125,11 +126,13 @@ def test_padding_does_not_change_a_sentence() -> None:
     np.testing.assert_allclose(both[0], alone[0], atol=1e-5)
 
 
+@pytest.mark.sampled(1, group="pages")
 @pytest.mark.zoo
 def test_reads_the_invoice_exactly() -> None:
     assert page_of("invoice.png") + "\n" == (DATA / "invoice.txt").read_text(encoding="utf-8")
 
 
+@pytest.mark.sampled(1, group="pages")
 @pytest.mark.zoo
 def test_reads_the_crooked_scan_to_within_a_letter() -> None:
     drawn = (DATA / "invoice.txt").read_text(encoding="utf-8").strip()

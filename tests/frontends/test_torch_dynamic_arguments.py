@@ -25,6 +25,7 @@ class Nested(nn.Module):
         return x + others[0] + others[1]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("rows", [1, 4])
 @pytest.mark.parametrize(
     ("model", "arrange", "shapes"),

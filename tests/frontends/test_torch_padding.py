@@ -64,6 +64,7 @@ def _module(kind: str) -> nn.Module:
     return Encoder(norm, **{"enable_nested_tensor": False} if kind == "never packed" else {}).eval()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.filterwarnings("ignore:.*nested tensors")
 @pytest.mark.parametrize("kind", ["plain", "norm", "transformer", "never packed"])
 def test_padded_rows_are_those_of_eval_mode(kind: str) -> None:
@@ -101,6 +102,7 @@ def test_open_shapes_and_the_slow_path() -> None:
         torch.backends.mha.set_fastpath_enabled(before)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.filterwarnings("ignore:.*nested tensors")
 @pytest.mark.parametrize("engine", ["native", "onnxruntime", "openvino"])
 def test_engines_agree_with_the_module(engine: str, tmp_path) -> None:
@@ -171,6 +173,7 @@ ENCODERS = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.filterwarnings("ignore:.*nested tensors")
 @pytest.mark.parametrize("kind", ENCODERS)
 def test_padded_rows_of_encoders_that_are_not_plain_parts(kind: str) -> None:

@@ -72,6 +72,7 @@ def test_rrelu_in_eval_mode(engine):
         torch.testing.assert_close(*both(nn.RReLU(), (torch.tensor(ODD),)), equal_nan=True)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(
     ("shape", "bias"), [((5,), True), ((3, 5), False), ((2, 3, 5), True), ((1, 5), True)]

@@ -58,6 +58,7 @@ def compared(model: Any, args: tuple[Any, ...], tolerance: float) -> None:
         assert torch.allclose(mine.double(), theirs.double(), rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("include_self", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int64])
 def test_means_of_elements_that_meet(dtype: Any, include_self: bool) -> None:

@@ -112,6 +112,7 @@ def test_signs_and_powers_of_two(dtype):
         torch.testing.assert_close(got.signbit()[~got.isnan()], want.signbit()[~want.isnan()])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
 def test_powers_of_two_out_of_range(dtype):
     kind = getattr(torch, dtype)
@@ -161,6 +162,7 @@ def delicate_points(name, kind):
     return torch.cat([*near, torch.tensor([-0.9999, -0.9999998, -1.0, -0.0, -1e30])]).to(kind)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", ["erfinv", "lgamma", "digamma"])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
 def test_special_functions_near_poles_and_zeros(dtype, name):

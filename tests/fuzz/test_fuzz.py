@@ -73,6 +73,7 @@ def test_mutated_programs_reach_every_stage_of_the_reader() -> None:
     assert not any("checksum" in o for o in outcomes)
 
 
+@pytest.mark.sampled(one_in=3)
 @pytest.mark.slow
 @pytest.mark.timeout(900)  # all targets
 def test_a_short_fuzzing_finds_nothing(

@@ -110,6 +110,7 @@ for engine in ("openvino", "auto"):
 """
 
 
+@pytest.mark.sampled(one_in=3)
 def test_a_disk_that_is_full_does_not_stop_the_model(path, tmp_path) -> None:
     environment = os.environ | {"XPU_CACHE_DIR": str(tmp_path)}
     done = subprocess.run(

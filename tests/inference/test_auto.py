@@ -101,7 +101,7 @@ def test_a_lower_precision_is_held_to_its_own_tolerance(model, real) -> None:
     assert decision.chosen.name == "bf16"
 
 
-def test_the_choice_is_recorded_and_taken_again(path, tmp_path) -> None:
+def test_the_choice_is_recorded_and_taken_again_and_another_model_is_measured_anew(path, tmp_path) -> None:
     decisions = []
     for _ in range(2):
         with xrt.InferenceSession(path, device="cpu", engine="auto", cache_dir=tmp_path) as sess:
@@ -111,14 +111,8 @@ def test_the_choice_is_recorded_and_taken_again(path, tmp_path) -> None:
     assert second.chosen.code is Reason.RECORDED
     assert second.chosen.name == first.chosen.name
     assert [c.name for c in second.rejected] == [c.name for c in first.rejected]
-
-
-def test_another_model_is_measured_anew(path, tmp_path) -> None:
-    with xrt.InferenceSession(path, device="cpu", engine="auto", cache_dir=tmp_path):
-        pass
-    with xrt.InferenceSession(
-        small_classifier(seed=5), device="cpu", engine="auto", cache_dir=tmp_path
-    ) as sess:
+    other = small_classifier(seed=5)
+    with xrt.InferenceSession(other, device="cpu", engine="auto", cache_dir=tmp_path) as sess:
         assert sess.plan.decision("engine").chosen.code is Reason.FASTEST
 
 

@@ -124,7 +124,7 @@ def test_every_field_has_a_row_at_every_entrance_and_a_value_here() -> None:
     assert set(VALUES) == names
 
 
-@pytest.mark.sampled(18)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("field", VALUES)
 @pytest.mark.parametrize("entrance", ENTER)
 def test_a_field_holds_or_is_an_error_that_names_it(entrance: str, field: str) -> None:
@@ -150,7 +150,7 @@ def sizes_for(entrance: str, field: str) -> str | int:
     return "n" if field in OPEN and entrance != "ops" else 2
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("layer", ["with_policy", "XPU_POLICY"])
 @pytest.mark.parametrize("entrance", ENTER)
 def test_what_is_set_around_an_entrance_does_what_its_argument_does(
@@ -445,7 +445,7 @@ def policy_of(execution: Mapping[str, Any], kernel: tuple[str, str, str] | None)
         return error
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("entrance", ENTER)
 def test_random_policies_hold_or_are_errors_that_name_a_field(entrance: str) -> None:
     @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -31,7 +31,7 @@ def relu(node: str = "n", name: str = "x", dims: tuple[object, ...] = (2, 4), gr
     )
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(1, one_in=2)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_file_name_that_is_not_utf8(engine: str, tmp_path: Path) -> None:
     if engine != "native":
@@ -143,7 +143,7 @@ def test_a_damaged_record_of_a_model_is_read_again(
     assert caplog.messages == []
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(1, one_in=2)
 @pytest.mark.parametrize("payload", [b"{", b'{"chosen": 3}', b'{"question": 1}', b"null"])
 def test_a_damaged_record_of_auto_is_measured_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, payload: bytes

@@ -13,6 +13,7 @@ pytest.importorskip("onnx")
 HERE = Path(__file__).resolve().parent
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("case", ["in_a_file", "on_build"])
 def test_variants_are_measured(case: str, simulated_cudnn: dict[str, str], tmp_path: Path) -> None:
     environment = {**os.environ, **simulated_cudnn, "XPU_CACHE_DIR": str(tmp_path / "default")}

@@ -69,6 +69,7 @@ print(json.dumps({"plan": plan, "y": hashlib.sha256(y.tobytes()).hexdigest(), "e
 """
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("engine", ["onnxruntime", "openvino"])
 def test_two_cold_processes_run_the_same_regions_and_measure_nothing(
     model: Path, tmp_path: Path, engine: str

@@ -87,6 +87,7 @@ def test_an_operator_of_an_extension(engine, tmp_path):
     assert "'interpreter' runs every op" not in text
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("engine", ["native", "onnxruntime", "auto", None])
 @pytest.mark.parametrize("kind", [Sums, InPlace, Inverse])
 def test_a_module_that_keeps_state_and_cannot_be_divided(kind, engine, tmp_path):

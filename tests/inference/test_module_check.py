@@ -114,6 +114,7 @@ class Branching(nn.Module):
         return self.linear(x) * (2 if torch.compiler.is_exporting() else 1)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("engine", ["native", *ENGINES, "auto"])
 def test_a_module_that_computes_something_else_when_it_is_exported(engine, tmp_path):
     module, x = Branching().eval(), torch.randn(2, 4)
@@ -153,6 +154,7 @@ class Plain(nn.Module):
         return self.function(x)
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("engine", ["native", "onnxruntime"])
 @pytest.mark.parametrize(
     ("function", "dtype"),
@@ -308,6 +310,7 @@ def test_what_the_digest_of_a_module_tells_apart():
     assert digests == [eager_digest(copy.deepcopy(m)) for m in different]
 
 
+@pytest.mark.sampled(one_in=2)
 def test_the_digest_is_that_of_another_process():
     code = (
         "from torch import nn; from xpuruntime.inference.self_check.eager_code import eager_digest;"

@@ -71,6 +71,7 @@ def test_the_least_recently_used_program_goes(
         assert sess._executable.counters["runs"] == 6
 
 
+@pytest.mark.sampled(one_in=3)
 def test_many_shapes_keep_memory_bounded(path: Path, tmp_path: Path, right: dict[int, np.ndarray]) -> None:
     with opened(path, tmp_path) as sess:
         alive: list[weakref.ref[Any]] = []

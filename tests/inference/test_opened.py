@@ -80,6 +80,7 @@ def test_a_known_file_says_what_opening_it_said(make, tmp_path, store, no_readin
     assert len(first.files) == (1 if make is inline else 2)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("which", [0, 1])
 @pytest.mark.parametrize("make", [external, openvino_ir])
 def test_any_change_of_any_file_is_seen_even_with_its_old_time_and_size(make, which, tmp_path, store) -> None:

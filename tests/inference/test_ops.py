@@ -147,6 +147,7 @@ def views(shape: tuple[int, ...], seed: int) -> Iterator[Any]:
     yield torch.randn((shape[0] + 2, *shape[1:]), generator=fresh)[1:-1]
 
 
+@pytest.mark.sampled(one_in=2)
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(st.integers(1, 4), min_size=2, max_size=4), st.integers(0, 4), st.integers(0, 9))
 def test_however_a_tensor_lies(shape: list[int], which: int, seed: int) -> None:

@@ -13,7 +13,7 @@ pytest.importorskip("onnx")
 HERE = Path(__file__).resolve().parent
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "cases", [("own_folder", "read_again"), ("without_caching",), ("executors",)], ids=" ".join
 )

@@ -11,6 +11,7 @@ from xpuruntime.ir import GraphBuilder
 from xpuruntime.policies import KernelPolicy
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("word", ["int4", "int4_64", "int8"])
 @pytest.mark.parametrize("target", ["cuda:sm_90", "cpu"])
 def test_few_rows_read_codes_and_many_rows_multiply_floats(target: str, word: str) -> None:

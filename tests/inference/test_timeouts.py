@@ -72,6 +72,7 @@ def test_a_run_is_ended_and_the_session_goes_on(engine, slow) -> None:
         np.testing.assert_array_equal(sess.run(v0=SHORT)[f"v{STEPS}"], expected)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_future_is_cancelled_in_mid_run_and_others_are_not(engine, slow) -> None:
     with opened(slow, engine) as sess:
@@ -91,6 +92,7 @@ def test_a_future_is_cancelled_in_mid_run_and_others_are_not(engine, slow) -> No
             sess.run_async(x=SHORT).result(60)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_cancel_and_close_end_runs_of_other_threads(engine, slow) -> None:
     sess = opened(slow, engine)
@@ -233,6 +235,7 @@ def test_a_child_ends_when_its_parent_is_killed(tmp_path) -> None:
     assert gone(int(note.read_text()))
 
 
+@pytest.mark.sampled(one_in=2)
 def test_runs_beside_and_after_one_that_was_ended_are_right(slow) -> None:
     """OpenVINO's compiled models with open shapes give wrong outputs after a cancelled run; ours are renewed."""
     with opened(slow, "openvino") as sess:

@@ -234,6 +234,7 @@ def test_a_frontend_may_know_more_than_inference() -> None:
     assert ir.problems(g.replace(nodes=known)) == []
 
 
+@pytest.mark.sampled(one_in=2)
 def test_ten_thousand_nodes() -> None:
     b = ir.GraphBuilder("big")
     x = b.input("x", "float32[n, 8, 16, 16]")

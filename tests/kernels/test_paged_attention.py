@@ -32,7 +32,7 @@ CASES = (
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16"])
 @pytest.mark.parametrize("target", LEVELS)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 def test_results_are_those_of_the_interpreter(dtype: str, target: str) -> None:
     for case in CASES:
         graph, feeds = paged(case, dtype)

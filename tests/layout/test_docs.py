@@ -176,7 +176,7 @@ def test_the_runner_shares_names_skips_excuses_and_sees_failures(folder: Path, s
     assert (folder / "made").exists()
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(1, one_in=2)
 @pytest.mark.parametrize("name", ["inference_basic.py", "npu_inference.py"])
 def test_an_example_runs_as_it_stands_from_any_folder(name: str, folder: Path) -> None:
     for arguments in ([], ["model.onnx"]):

@@ -60,7 +60,7 @@ def test_importing_the_package_loads_itself_and_nothing_else() -> None:
     assert [m for m in mapped if any(name in m for name in LIBRARIES)] == []
 
 
-@pytest.mark.sampled(20)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("name", [n for n in public if n != "__version__"])
 def test_a_public_name_brings_no_vendor(name: str) -> None:
     """One process for all of them would hide which name is guilty; 0.1 s each is fine."""

@@ -42,6 +42,16 @@ def test_pair_one():
 def test_pair_two():
     pass
 
+@pytest.mark.sampled(one_in=4)
+@pytest.mark.parametrize("case", range(3))
+def test_rare(case):
+    pass
+
+@pytest.mark.sampled(1, one_in=4)
+@pytest.mark.parametrize("case", range(3))
+def test_rare_case(case):
+    pass
+
 def test_part(part):
     assert len(part(list("abcdef"), 2)) == (6 if os.environ["XPU_TEST_SEED"] == "all" else 2)
     assert part(list("abcdef"), 2) == sorted(part(list("abcdef"), 2))
@@ -82,7 +92,7 @@ def ran(project: Path, *options: str, seed: str = "") -> tuple[set[str], str]:
 
 def test_without_a_seed_every_case_runs(project: Path) -> None:
     names, said = ran(project)
-    assert len({n for n in names if not n.startswith("test_on")}) == 48
+    assert len({n for n in names if not n.startswith("test_on")}) == 54
     assert "sampled tests: every case" in said
 
 
@@ -96,8 +106,8 @@ def test_a_seed_draws_as_many_cases_as_the_mark_says(project: Path) -> None:
     assert "test_some_cases[2]" in some
     assert len([n for n in names if n.startswith("test_pair")]) == 1
     assert {"test_single", "test_light"} < names
-    assert "38 deselected" in said
-    assert "sampled tests: 38 cases left out" in said
+    assert "44 deselected" in said
+    assert "sampled tests: 44 cases left out" in said
 
 
 def test_own_level_leaves_out_what_names_a_level(project: Path) -> None:
@@ -109,6 +119,13 @@ def test_own_level_leaves_out_what_names_a_level(project: Path) -> None:
 
 def test_another_seed_draws_others(project: Path) -> None:
     assert ran(project, "--seed", "b")[0] != ran(project, seed="a")[0]
+
+
+@pytest.mark.parametrize(("seed", "rare", "cases"), [("a", 0, 0), ("e", 3, 0)])
+def test_one_of_several_seeds_draws_a_test(project: Path, seed: str, rare: int, cases: int) -> None:
+    names, _ = ran(project, seed=seed)
+    assert len([n for n in names if n.startswith("test_rare[")]) == rare
+    assert len([n for n in names if n.startswith("test_rare_case[")]) == cases
 
 
 def test_workers_draw_the_same_cases(project: Path) -> None:

@@ -151,7 +151,7 @@ with Generator(sys.argv[1], capacity=48, buckets=(16,)) as model:
 """
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(1, one_in=2)
 @pytest.mark.parametrize("family", DECODERS)
 def test_a_folder_needs_neither_torch_nor_transformers(family: str, tmp_path: Path) -> None:
     model, tokens = reference(family), prompt(LENGTH, seed=3)
@@ -271,7 +271,7 @@ def test_what_is_left_out_is_noticed(name: str) -> None:
     assert far(interpreted(changed, arrays, tokens), want) > least * LIMIT
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(1, one_in=2)
 @pytest.mark.parametrize("family", ["mixtral", "qwen2_moe", "deepseek_v2"])
 @pytest.mark.parametrize("target", ["cpu", "cuda"])
 def test_experts_in_bfloat16_are_as_exact_as_transformers(family: str, target: str) -> None:

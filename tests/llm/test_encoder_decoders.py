@@ -160,7 +160,7 @@ with Generator(sys.argv[1], capacity=48, buckets=(16,)) as model:
 """
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(1, one_in=2)
 @pytest.mark.parametrize("family", REFERENCES)
 def test_a_folder_needs_neither_torch_nor_transformers(family: str, tmp_path: Path) -> None:
     model, tokens = reference(family), prompt(LENGTH, seed=3)

@@ -24,6 +24,7 @@ from xpuruntime.testing.conformance.seeded.decoders import greedy, prompt, refer
 # ── in place, nothing per token ──
 
 
+@pytest.mark.sampled(1)
 def test_the_cache_is_written_where_it_lies(pair: tuple[Any, Generator]) -> None:
     """No call copies a state: the one call of a layer that writes its two writes the rows that are new."""
     _, ours = pair
@@ -51,6 +52,7 @@ def test_a_token_costs_its_calls_and_nothing_else(pair: tuple[Any, Generator]) -
     assert not any(spent.values()), spent  # no allocation, no copy, nothing prepared
 
 
+@pytest.mark.sampled(one_in=2)
 def test_memory_is_flat_over_a_thousand_tokens() -> None:
     def resident() -> int:
         gc.collect()

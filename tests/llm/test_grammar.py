@@ -46,6 +46,7 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Generator]:
         yield generator
 
 
+@pytest.mark.sampled(one_in=2)
 def test_a_hundred_texts_of_a_schema_parse(ours: Generator) -> None:
     jsonschema = pytest.importorskip("jsonschema")
     texts = ["Describe a pet."] * 100

@@ -151,7 +151,7 @@ def test_four_layers_of_qwen2_5_1_5b_are_those_of_transformers() -> None:
     check_layers(4, vocabulary=151936)
 
 
-@pytest.mark.sampled(1, group="qwen2")
+@pytest.mark.sampled(1, group="qwen2", one_in=2)
 @pytest.mark.parametrize("vocabulary", [16384, 8192])
 def test_two_layers_with_a_smaller_vocabulary_are_those_of_transformers(vocabulary: int) -> None:
     check_layers(2, vocabulary)

@@ -52,6 +52,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Any:
         yield large, small
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_the_text_is_that_without_speculation(models: Any, setting: str) -> None:
     large, small = models
@@ -197,7 +198,7 @@ def fit(counts: Counter[tuple[int, ...]], exact: dict[tuple[int, ...], float]) -
     return p_value(np.array([counts[k] for k in exact]), np.array(list(exact.values())))
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(1, one_in=3)
 @pytest.mark.parametrize("way", ["lookup", "draft"])
 def test_answers_have_the_exact_distribution(tiny: Any, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, draft = tiny

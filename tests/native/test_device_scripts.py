@@ -25,6 +25,7 @@ def ran(repository: Path, tmp_path: Path, script: str, *arguments: str) -> dict[
     return json.loads(out.read_text())
 
 
+@pytest.mark.sampled(one_in=2)
 def test_two_processes_of_eight_threads_give_every_output_right(repository: Path, tmp_path: Path) -> None:
     found = ran(repository, tmp_path, "processes.py", "--device", "cpu", "--runs", "15")["together"]
     assert (found["right"], found["wrong"]) == (2 * 8 * 15, 0)
@@ -55,6 +56,7 @@ def sanitize() -> ModuleType:
         sys.path.remove(str(folder))
 
 
+@pytest.mark.sampled(one_in=2)
 def test_what_the_sanitizer_watches_is_right_here_and_compiles_for_a_device(
     sanitize: ModuleType, part: Callable[[Sequence[str], int], list[str]]
 ) -> None:

@@ -103,7 +103,7 @@ def test_lower_precision_is_as_good_as_pytorch_s(
     assert error(ours, exact) <= 2 * error(theirs, exact)
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(1, one_in=2)
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_threads_change_no_bit(threads: int, onnx_file: Callable[..., Path]) -> None:
     feeds = models.inputs("mobilenet_v2", 2, seed=5)

@@ -74,6 +74,7 @@ print(json.dumps({"plan": plan, "y": hashlib.sha256(y.tobytes()).hexdigest(), "e
 """
 
 
+@pytest.mark.sampled(one_in=2)
 def test_two_cold_processes_run_the_same_regions_and_measure_nothing(tmp_path: Path) -> None:
     pytest.importorskip("openvino")
     lock, y = locked({"max_pool*": "onnxruntime", "linear*": "openvino"})

@@ -72,6 +72,7 @@ def graph_of(case: str, dtype: str, arrays: dict[str, Any]) -> ir.Graph:
     return b.build()
 
 
+@pytest.mark.sampled(40)
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("case", CASES)
 def test_nothing_on_weights_is_left_for_a_run(case: str, dtype: str) -> None:

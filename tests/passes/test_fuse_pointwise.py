@@ -122,6 +122,7 @@ def test_a_conversion_with_other_readers_stays(golden) -> None:
     golden("fuse_pointwise", text, "\n".join(text.splitlines()[3:6]))
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("target", ["cpu", "cuda"])
 @pytest.mark.parametrize("shape", [(2, 1, 8), (1, 1, 8), (2, 5, 1), (8,), (1,), (5, 1), (1, 5, 8)])
 def test_repeated_conversions_in_rows_are_right(shape: tuple[int, ...], target: str) -> None:

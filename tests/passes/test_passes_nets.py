@@ -49,7 +49,7 @@ def _run(graph: ir.Graph, name: str, weights) -> np.ndarray:
     return interp.run(graph, models.inputs(name, 1, seed=5), weights=weights)["scores"]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 def test_outputs_stay_and_dispatches_fall(net) -> None:
     name, graph, weights = net
     after = run_passes(graph, check=True)
@@ -62,7 +62,7 @@ def test_outputs_stay_and_dispatches_fall(net) -> None:
     assert run_passes(after, check=True) == after
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 def test_every_kernel_says_where_it_comes_from(net) -> None:
     _, graph, _ = net
     after = run_passes(graph)
@@ -72,7 +72,7 @@ def test_every_kernel_says_where_it_comes_from(net) -> None:
         assert set(node.sources) <= known
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 def test_levels_and_names(net) -> None:
     name, graph, _ = net
     assert run_passes(graph, 0) is graph
@@ -150,7 +150,7 @@ def test_narrow_storage(net, precision: DType) -> None:
     assert found.ok, found.reason
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 def test_trace(net) -> None:
     _, graph, _ = net
     traces = trace_passes(graph)

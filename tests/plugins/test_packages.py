@@ -117,6 +117,7 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {"PYTHONPATH": f"{folder}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("verb", "code"), [
     (["doctor"], 1), (["devices"], 0), (["inspect", "{m}"], 0), (["run", "{m}", "-e", "onnxruntime"], 8),
     (["tune", "{m}", "-o", "{t}/t.json", "--rounds", "1", "--engine", "onnxruntime"], 8), (["run", "{m}", "-d", "cpu"], 0),

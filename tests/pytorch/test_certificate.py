@@ -66,7 +66,7 @@ NETWORKS: dict[str, Callable[[], tuple[torch.nn.Module, torch.Tensor]]] = {
 }
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(1, group="sides")
 @pytest.mark.parametrize("kernel", ["flash", "naive"])
 def test_each_kernel_of_attention_is_the_same_on_both_sides(kernel: str) -> None:
     torch.manual_seed(0)
@@ -88,6 +88,7 @@ def test_training_and_session_are_bitwise_equal_under_the_exact_policy(name: str
     assert json.loads(json.dumps(certificate.to_json()))["equal"] is True
 
 
+@pytest.mark.sampled(1, group="sides")
 def test_without_the_exact_policy_the_bound_is_stated(device: str) -> None:
     torch.manual_seed(0)
     net, x = NETWORKS["gpt block"]()

@@ -14,7 +14,7 @@ import xpuruntime.pytorch as xrt_torch
 DTYPES = [torch.float32, torch.bfloat16]
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(1, one_in=2)
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", NETWORKS)

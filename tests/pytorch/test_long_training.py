@@ -43,7 +43,7 @@ def process(folder: Path, *how: str) -> subprocess.Popen[bytes]:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(1, one_in=3)
 @pytest.mark.parametrize("mode", MODES)
 def test_a_run_that_is_killed_at_random_moments_has_the_losses_of_an_undisturbed_one(
     tmp_path: Path, device: str, mode: str

@@ -15,7 +15,7 @@ from xpuruntime.pytorch import ops
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 
 
-@pytest.mark.sampled(14)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize(**named(CASES))
 def test_values_and_gradients_are_as_near_to_float64_as_those_of_pytorch(
     case: OpCase, device: str, part: Callable[[Sequence[str], int], list[str]]
@@ -26,7 +26,7 @@ def test_values_and_gradients_are_as_near_to_float64_as_those_of_pytorch(
         assert_near_float64(case, by_name[name], device)
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(**named(CASES))
 def test_numerical_gradients_of_first_and_second_order(case: OpCase, device: str) -> None:
     operands = case.operands(torch.float64, device)
@@ -40,7 +40,7 @@ def test_numerical_gradients_of_first_and_second_order(case: OpCase, device: str
     assert torch.autograd.gradgradcheck(case.run, operands, fast_mode=True)
 
 
-@pytest.mark.sampled(14)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(**named(CASES))
 def test_operands_that_are_not_contiguous(
     case: OpCase, device: str, part: Callable[[Sequence[str], int], list[str]]
@@ -116,7 +116,7 @@ def test_vmap_is_one_call(name: str, device: str) -> None:
     assert torch.allclose(mapped, one, atol=1e-6)
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(**named(CASES))
 def test_torch_compile_keeps_an_op_whole(case: OpCase, device: str) -> None:
     torch.compiler.reset()
@@ -178,6 +178,7 @@ def test_a_gradient_multiplied_by_one_percent_fails_the_comparison(monkeypatch: 
         assert_near_float64(case, torch.float32, "cpu")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("wanted", ["x", "weight", "nothing"])
 def test_chunks_of_a_head_give_what_one_piece_gives(
     wanted: str, device: str, monkeypatch: pytest.MonkeyPatch
@@ -210,6 +211,7 @@ def test_a_head_without_targets_is_nan_as_in_pytorch() -> None:
     assert torch.nn.functional.cross_entropy(x @ weight.t(), target).isnan()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("words", [64, 301])  # 301 rows are padded on CUDA
 @pytest.mark.parametrize("has_bias", [False, True])
 def test_a_head_with_wider_parameters_has_gradients_of_their_dtype(

@@ -20,7 +20,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
     return build_libraries(folder, "simulated_driver", "simulated_kernels")
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("call", "least"),
     [

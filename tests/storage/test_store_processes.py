@@ -39,6 +39,7 @@ for i in range(10**6):
 """
 
 
+@pytest.mark.sampled(one_in=2)
 def test_a_writer_killed_at_any_moment_leaves_whole_entries_or_none(store: Store) -> None:
     chance, written = random.Random(0), 0
     for _ in range(40):

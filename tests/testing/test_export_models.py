@@ -61,6 +61,7 @@ def test_other_ways_to_export_agree_and_come_back(name: str, how: dict[str, bool
         assert result.ok, f"{name}: {who}: {result.reason}"
 
 
+@pytest.mark.sampled(1, one_in=2)
 def test_the_bytes_are_the_same_each_time_and_a_right_file_stays(tmp_path) -> None:
     first, second = (export_onnx("qwen2", tmp_path / f"{k}.onnx") for k in "ab")
     assert first.read_bytes() == second.read_bytes()

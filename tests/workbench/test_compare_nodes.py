@@ -139,7 +139,7 @@ def sides(tmp_path, *engines, wrong=None):
     return (*made, Inputs().samples(made[0].model.inputs)[0])
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("engine", ["native", "onnxruntime", "openvino"])
 def test_each_value_agrees_with_the_interpreter_within_the_budget(engine, tmp_path):
     if engine != "native":
@@ -198,6 +198,7 @@ print(json.dumps({"plain": plain, "search": peak() - start, "value": found.node.
 """
 
 
+@pytest.mark.sampled(one_in=3)
 def test_bisection_needs_at_most_twice_the_memory_of_a_plain_run(tmp_path):
     """Values of 4 MiB: what is held shows above the memory of the libraries."""
     files = []

@@ -121,7 +121,7 @@ KILLED = """
 """
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(1, one_in=3)
 @pytest.mark.parametrize("engine", ["", "onnxruntime"])
 def test_ten_kills_repeat_no_measurement_and_change_no_file(engine: str, tmp_path: Path) -> None:
     if engine:
@@ -365,6 +365,7 @@ def test_engines_are_measured_in_the_same_file_and_auto_uses_it(tmp_path: Path) 
         assert not any(s.name.startswith("measure: ") for s in trace.spans)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("change", "text"),
     [

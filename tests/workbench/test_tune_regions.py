@@ -269,6 +269,7 @@ KILLED = """
 """
 
 
+@pytest.mark.sampled(one_in=3)
 def test_kills_repeat_no_measurement_and_propose_the_same_mixes(tmp_path: Path) -> None:
     model, seed = net(tmp_path / "net.onnx"), random.randrange(1 << 30)
     arguments = [str(model), str(tmp_path / "times.json"), str(seed), str(tmp_path / "last.journal")]

@@ -264,6 +264,7 @@ def test_damaged_programs_raise_named_errors(seed, golden, tmp_path):
     assert set(outcomes) <= {"FormatError", "InputError", "RunError", None, True, False}
 
 
+@pytest.mark.sampled(one_in=2)
 def test_the_commands(golden, graph_file, tmp_path):
     made = tmp_path / "made.npubin"
     command = ["compile", str(graph_file), "-o", str(made), "--golden", "1"]

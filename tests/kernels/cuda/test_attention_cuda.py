@@ -79,6 +79,7 @@ def test_many_parts_of_a_task_are_joined_group_by_group(keys: int, dv: int, head
     assert cut.merge_group < cut.splits
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(("q", "k", "dv", "attrs"), [
     ((1, 2, 66, 64), (1, 2, 130, 64), 64, {}),
     ((1, 4, 70, 64), (1, 2, 70, 64), 64, {"causal": True}),

@@ -171,7 +171,7 @@ def test_what_is_refused_has_a_reason() -> None:
     assert said((1, 1, 4, 0)) == "training needs heads with elements, got 1 heads of 0 and 0 elements"
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(1, one_in=2)
 @pytest.mark.parametrize("size", [32, 64, 128])
 @pytest.mark.parametrize("level", ["sm_80", "sm_90"])
 def test_texts_compile(level: str, size: int) -> None:

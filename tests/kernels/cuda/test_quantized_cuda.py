@@ -102,7 +102,7 @@ def compared(kernel: Any, arrays: list[Any], shift: int = 0, target: Any = TARGE
     assert (abs(got - want) <= limit * (2 if attrs.get("gated") else 1)).all(), abs(got - want).max() / limit
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("word", WORDS)
 @pytest.mark.parametrize(("m", "n", "k", "dtype"), [
     (1, 70, 264, "bfloat16"), (2, 33, 1001, "float16"), (8, 40, 128, "bfloat16"), (9, 16, 520, "bfloat16"), (16, 50, 96, "float16"),

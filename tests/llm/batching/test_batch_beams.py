@@ -49,6 +49,7 @@ def facts(answer: Any) -> Any:
     return answer.tokens, answer.text, answer.finish, answer.prompt_tokens
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("words", WORDS)
 def test_answers_are_those_of_a_generator(
     batch: BatchGenerator, alone: Generator, words: dict[str, Any]

@@ -49,6 +49,7 @@ def farthest(name: str) -> float:
     return worst
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", MODELS)
 def test_log_probabilities_are_those_of_transformers(name: str) -> None:
     assert farthest(name) < 1e-4

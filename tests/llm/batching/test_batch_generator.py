@@ -60,6 +60,7 @@ def prompts(count: int, longest: int = 40) -> list[list[int]]:
 # ── answers ──
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "words",
     [
@@ -154,7 +155,7 @@ def test_a_text_ends_at_the_capacity(batch: BatchGenerator, alone: Generator) ->
     assert got.finish == "capacity"
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("family", sorted(FAMILIES))
 def test_every_family(family: str) -> None:
     """Windows, soft caps, latent attention, experts, learned positions: what a family has, it has over blocks, too."""
@@ -215,7 +216,7 @@ def words_of(text: int, sampled: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("invariant", [False, True])
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(1, one_in=2)
 def test_random_arrivals_and_cancellations(model: Any, alone: Generator, invariant: bool) -> None:
     arrivals_and_cancellations(model, alone, 400, invariant)
 

@@ -42,7 +42,7 @@ def few(model: Any, **more: Any) -> BatchGenerator:
 
 
 @pytest.mark.parametrize("family", ["t5", "bart", "whisper", "pegasus"])
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 def test_answers_are_those_of_a_generator_and_of_transformers(family: str) -> None:
     model, words = reference(family), {"max_new_tokens": 14}
     texts = sources(model, 6)

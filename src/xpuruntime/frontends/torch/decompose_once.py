@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from .export import find_torch, no_warnings
 from .functional_calls import PLAIN_TENSORS, MustDecomposeWhole, asserts, functional_targets, is_static
 from .nodes import as_list
+from .view_writes import functional_writes
 
 __all__ = ["decomposed_once", "decomposes_as_released"]
 
@@ -80,7 +81,7 @@ def decomposed_once(program: Any, table: Mapping[Any, Any], keep: Callable[[Any]
     ):
         return None
     try:
-        nodes = list(program.graph.nodes)
+        nodes = functional_writes(list(program.graph.nodes))
         targets = functional_targets(nodes)
         splits = {n: t for n, t in targets.items() if not _stays(t, table, keep)}
         released = decomposes_as_released(table)

@@ -9,7 +9,18 @@ from typing import Any
 from .export import find_torch
 from .nodes import as_list
 
-__all__ = ["PLAIN_TENSORS", "MustDecomposeWhole", "asserts", "functional_targets", "is_static"]
+__all__ = [
+    "PLAIN_TENSORS",
+    "MemoryUses",
+    "MustDecomposeWhole",
+    "asserts",
+    "functional_target",
+    "functional_targets",
+    "is_static",
+    "returns_operand",
+    "storage_of",
+    "without_write",
+]
 
 _IN_PLACE = frozenset((
     "abs_", "add_", "celu_", "clamp_", "clamp_max_", "clamp_min_", "cos_", "div_", "elu_", "erf_", "exp_", "hardsigmoid_", "hardswish_", "hardtanh_",
@@ -18,7 +29,9 @@ _IN_PLACE = frozenset((
 """Elementwise ops that write to their first argument and return what the op without the underscore returns."""
 _IN_PLACE_INTEGERS = frozenset({"add_", "mul_", "sub_"})
 """Those of integers and truth values."""
-_IN_PLACE_BY_MASK = frozenset({"masked_fill_", "scatter_"})
+_IN_PLACE_BY_MASK = frozenset({
+    "index_add_", "index_copy_", "index_fill_", "index_put_", "masked_fill_", "masked_scatter_", "scatter_", "scatter_add_",
+})  # fmt: skip
 """Those whose other operands have a type of their own: the mask and the indices. Values have the type of what is written."""
 _MAY_COPY = frozenset({"contiguous", "flatten", "reshape", "reshape_as", "to", "type_as"})
 """Ops that return their operand, or a view of it, or a copy."""
@@ -41,20 +54,20 @@ def functional_targets(nodes: Iterable[Any]) -> dict[Any, Any]:
             continue
         if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
             raise MustDecomposeWhole
-        if _returns_operand(node):
+        if returns_operand(node):
             continue
         if node.meta.get("unbacked_bindings") or not all(map(is_static, as_list(node.meta.get("val")))):
             raise MustDecomposeWhole
         targets[node] = node.target
-    memory = _MemoryUses(position)
+    memory = MemoryUses(position)
     for node, target in targets.items():
         if target._schema.is_mutable:
             memory.check_write(node)
-            targets[node] = _without_write(node)
+            targets[node] = without_write(node)
     return targets
 
 
-def _returns_operand(node: Any) -> bool:
+def returns_operand(node: Any) -> bool:
     """Return whether a call that writes in place writes nothing."""
     name = str(node.target)
     return name == "aten.detach_.default" or (
@@ -75,7 +88,7 @@ def is_static(value: Any) -> bool:
     return all(type(size) is int for size in (*value.shape, *value.stride(), value.storage_offset()))
 
 
-class _MemoryUses:
+class MemoryUses:
     """The nodes that share memory, by the storages of the tensors that they were traced with, and the order of nodes."""
 
     def __init__(self, position: Mapping[Any, int]) -> None:
@@ -86,7 +99,7 @@ class _MemoryUses:
         for node in position:
             for tensor in as_list(node.meta.get("val")):
                 if isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided:
-                    self.sharing.setdefault(_storage(tensor), []).append(node)
+                    self.sharing.setdefault(storage_of(tensor), []).append(node)
 
     def check_write(self, node: Any) -> None:
         """Raise MustDecomposeWhole if memory that the node writes to is an input's, or is read later under the name of an earlier node.
@@ -95,7 +108,7 @@ class _MemoryUses:
         """
         if not self.is_known:
             raise MustDecomposeWhole
-        for other in self.sharing[_storage(node.args[0].meta["val"])]:
+        for other in self.sharing[storage_of(node.args[0].meta["val"])]:
             earlier = self.position[other] < self.position[node]
             if other.op == "placeholder" or (
                 earlier and any(self.position[u] > self.position[node] for u in other.users)
@@ -111,13 +124,13 @@ def _shares_as_declared(node: Any) -> bool:
     if not any(r.alias_info is not None for r in node.target._schema.returns):
         return True
     operands = {
-        _storage(v)
+        storage_of(v)
         for n in node.all_input_nodes
         for v in as_list(n.meta.get("val"))
         if isinstance(v, torch.Tensor)
     }
     results = [v for v in as_list(node.meta.get("val")) if isinstance(v, torch.Tensor)]
-    return all(_storage(v) in operands for v in results) or _must_copy(node)
+    return all(storage_of(v) in operands for v in results) or _must_copy(node)
 
 
 def _must_copy(node: Any) -> bool:
@@ -135,11 +148,19 @@ def _must_copy(node: Any) -> bool:
     return False
 
 
-def _storage(tensor: Any) -> int:
+def storage_of(tensor: Any) -> int:
+    """Return the identity of a tensor's storage."""
     return int(tensor.untyped_storage()._cdata)
 
 
-def _without_write(node: Any) -> Any:
+def without_write(node: Any) -> Any:
+    """Return the op that returns what the node's op writes to a dense tensor. Raise MustDecomposeWhole without an exact one."""
+    if not _is_dense(node.args[0].meta["val"]):
+        raise MustDecomposeWhole
+    return functional_target(node)
+
+
+def functional_target(node: Any) -> Any:
     """Return the op that returns what the node's op writes. Raise MustDecomposeWhole without an exact one."""
     torch = find_torch()
     packet, overload = node.target._schema.name.removeprefix("aten::"), node.target._overloadname
@@ -147,7 +168,7 @@ def _without_write(node: Any) -> Any:
     operands = [a.meta["val"] for a in node.all_input_nodes]
     by_mask = packet in _IN_PLACE_BY_MASK
     plain = _IN_PLACE if written.is_floating_point() else _IN_PLACE_INTEGERS
-    if not (by_mask or packet in plain) or not _is_dense(written):
+    if not (by_mask or packet in plain):
         raise MustDecomposeWhole
     if not all(isinstance(o, torch.Tensor) and (by_mask or o.dtype is written.dtype) for o in operands):
         raise MustDecomposeWhole

@@ -82,6 +82,18 @@ def det(x: Array) -> Array:
     return np.asarray(np.linalg.det(x))
 
 
+def solve_triangular(a: Array, b: Array, *, upper: bool, unitriangular: bool) -> Array:
+    """Solve by substitution, row by row."""
+    n = a.shape[-1]
+    x = np.array(np.broadcast_to(b, (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), *b.shape[-2:])))
+    for i in reversed(range(n)) if upper else range(n):
+        known = slice(i + 1, n) if upper else slice(0, i)
+        x[..., i, :] -= np.matmul(a[..., i : i + 1, known], x[..., known, :])[..., 0, :]
+        if not unitriangular:
+            x[..., i, :] /= a[..., i, i : i + 1]
+    return x
+
+
 RULES: dict[str, InterpRule] = {
     "mm": wide(_product),
     "mm_wide": wide(mm_wide),
@@ -93,4 +105,5 @@ RULES: dict[str, InterpRule] = {
     "expert_linear": wide(expert_linear),
     "einsum": wide(einsum),
     "det": wide(det),
+    "solve_triangular": wide(solve_triangular),
 }

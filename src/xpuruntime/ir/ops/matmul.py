@@ -158,6 +158,18 @@ def _det(c: OpCall) -> TensorSpec:
     return like(x, x.shape[:-2])
 
 
+def _solve_triangular(c: OpCall) -> TensorSpec:
+    a, b = c.tensor(0), c.tensor(1)
+    if a.rank < 2 or b.rank < 2:
+        raise Mismatch("needs matrices", f"{a} and {b}")
+    same(a.shape[-1], a.shape[-2], "rows and columns")
+    same(a.shape[-1], b.shape[-2], "the rows of both sides")
+    dtype = one_dtype(a, b)
+    if not (dtype.is_float or dtype.is_complex):
+        raise Mismatch("operands must be floating-point or complex", f"{a} and {b}")
+    return TensorSpec((*broadcast(a.shape[:-2], b.shape[:-2]), *b.shape[-2:]), dtype)
+
+
 ROWS: tuple[OpEntry, ...] = (
     op("mm(x, other) -> y", "matmul", _mm, aten="mm"),
     op(
@@ -192,4 +204,11 @@ ROWS: tuple[OpEntry, ...] = (
     ),
     op("einsum(operands*; equation: str) -> y", "matmul", _einsum, aten="einsum", onnx="Einsum"),
     op("det(x) -> y", "other", _det, aten="linalg_det", onnx="Det"),
+    op(
+        "solve_triangular(a, b; upper: bool = false, unitriangular: bool = false) -> x",
+        "other",
+        _solve_triangular,
+        aten="linalg_solve_triangular",
+        meaning="x with a @ x = b, of a triangular a whose other half is not read; unitriangular: nor is its diagonal, which is 1",
+    ),
 )

@@ -230,6 +230,7 @@ CALLS: tuple[ConformanceCall, ...] = (
     ConformanceCall("lstm", ("5x2x6", "w 1x16x6", "w 1x16x4", "w 1x32"), {"hidden_size": 4}, SINGLE, outputs=3),
     ConformanceCall("dft", ("2x8x2",), {"dim": 1}, SINGLE),
     ConformanceCall("det", ("3x4x4",), {}, SINGLE),
+    ConformanceCall("solve_triangular", ("3x4x4", "3x4x2"), {"unitriangular": True}, SINGLE),
     ConformanceCall("cond", ("bool ", "3x5"), {"then_branch": _body("then", "relu"), "else_branch": _body("else", "neg")}, SINGLE),
     ConformanceCall("loop", ("i<4 ", None, "3x5"), {"body": _body("tanh", "tanh", numbered=True), "carried": 1}, SINGLE),
 )  # fmt: skip

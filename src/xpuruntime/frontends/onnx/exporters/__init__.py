@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from ....ir.tables import joined
-from . import activation, algebra, creation, indexing, layers, movement, norm, pointwise, pool
+from . import activation, algebra, creation, indexing, layers, movement, norm, pointwise, pool, triangular
 from .graph_builder import Exporter, NodeExport, OnnxGraphBuilder
 
 __all__ = ["EXPORTERS", "MIN_OPSETS", "Exporter", "NodeExport", "OnnxGraphBuilder"]
 
-_FILES = (pointwise, activation, algebra, movement, indexing, creation, pool, norm, layers)
+_FILES = (pointwise, activation, algebra, movement, indexing, creation, pool, norm, layers, triangular)
 
 EXPORTERS: Mapping[str, Exporter] = joined("exporter of", (file.EXPORTERS for file in _FILES))
 
@@ -37,6 +37,7 @@ MIN_OPSETS: Mapping[str, int] = MappingProxyType(
         "grid_sample": 16,
         "le": 12,
         "rope": 23,
+        "solve_triangular": 13,
         "stft": 17,
         "tensor_scatter": 24,
         "tril": 14,

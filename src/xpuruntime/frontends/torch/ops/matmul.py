@@ -46,6 +46,21 @@ def _trilinear(n: AtenLoweringContext) -> Results:
     return str(n.b.einsum(product, operands[2], equation=f"{partial},{third}->{last}"))
 
 
+def _solve_triangular(n: AtenLoweringContext) -> Results:
+    """Lower a system; one with the unknowns on the left is the transposed system."""
+    a, b, upper = n.x, n.t("B"), bool(n["upper"])
+    left, unitriangular = bool(n["left"]), bool(n["unitriangular"])
+    if not left:
+        a, b, upper = _transposed(n, a), _transposed(n, b), not upper
+    x = str(n.b.solve_triangular(a, b, upper=upper, unitriangular=unitriangular))
+    return x if left else _transposed(n, x)
+
+
+def _transposed(n: AtenLoweringContext, value: str) -> str:
+    rank = n.spec(value).rank
+    return str(n.b.permute(value, dims=[*range(rank - 2), rank - 1, rank - 2]))
+
+
 LOWERINGS: dict[str, OpLowering] = {
     "_trilinear": _trilinear,
     "addbmm": _plus_product("batch1", "batch2", summed=True),
@@ -54,6 +69,7 @@ LOWERINGS: dict[str, OpLowering] = {
     "bmm": call("bmm", "self", "mat2"),
     "einsum": _einsum,
     "linalg_det": call("det", "A"),
+    "linalg_solve_triangular": _solve_triangular,
     "linear": call("linear", "input", "weight", "bias"),
     "matmul": call("matmul", "self", "other"),
     "mm": call("mm", "self", "mat2"),

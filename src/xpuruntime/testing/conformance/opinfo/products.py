@@ -33,10 +33,18 @@ def attention(s: Any) -> Adapted:
     return [q, k, v, mask], {"causal": causal, **only(kwargs, "scale")}
 
 
+def solve_triangular(s: Any) -> Adapted:
+    kwargs = dict(s.kwargs)
+    if not kwargs.pop("left", True):
+        raise NotComparable("unknowns on the left")
+    return [s.input, *s.args], only(kwargs, "upper", "unitriangular")
+
+
 BRIDGES: dict[str, Bridge] = {name: Bridge(name, binary) for name in ("mm", "bmm", "matmul")} | {
     f"{_F}linear": Bridge("linear", with_tensors("weight", "bias")),
     "addmm": Bridge("addmm", addmm, variants=("", "decomposed")),
     "einsum": Bridge("einsum", einsum),
     "linalg.det": Bridge("det", unary, variants=("", "singular")),
+    "linalg.solve_triangular": Bridge("solve_triangular", solve_triangular),
     f"{_F}scaled_dot_product_attention": Bridge("attention", attention),
 }

@@ -1,0 +1,218 @@
+"""Inverses of triangular matrices that a model computes row by row, and solvers that transformers avoids in exports."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import types
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from xpuruntime.frontends.torch import import_torch  # noqa: E402
+from xpuruntime.frontends.torch.triangular_solves import solves_as_in_eval  # noqa: E402
+from xpuruntime.ir import interp  # noqa: E402
+
+sys.path.insert(0, str(Path(__file__).parent))
+from torch_oracle import OfFunction, feeds_of, same  # noqa: E402
+
+sys.path.pop(0)
+
+nn = torch.nn
+
+
+def rows(a: Any, n: int, first: int = 1) -> Any:
+    for i in range(first, n):
+        row, above = a[..., i, :i].clone(), a[..., :i, :i].clone()
+        a[..., i, :i] = row + (row.unsqueeze(-1) * above).sum(-2)
+    return a
+
+
+def masked(x: Any) -> Any:
+    n = x.shape[-1]
+    mask = torch.triu(torch.ones(n, n, dtype=torch.bool), diagonal=0)
+    return rows(-x.masked_fill(mask, 0), n) + torch.eye(n)
+
+
+def other_order(x: Any) -> Any:
+    a = (-x).tril(-1).to(torch.float32)
+    for i in range(1, 6):
+        a[..., i, :i] = (a[..., :i, :i] * a[..., i, :i].unsqueeze(-1)).sum(dim=-2) + a[..., i, :i]
+    return a.sum(-1), a
+
+
+def twice(x: Any) -> Any:
+    return rows(rows(x.tril(-1), 6).tril(-2) * 0.5 + x * 0, 6), rows(x.tril(-1) * 1, 6)
+
+
+REPLACED = {"masked": masked, "another order": other_order}
+
+
+@pytest.mark.parametrize("name", REPLACED)
+def test_loops_over_all_rows_are_systems(name: str) -> None:
+    x = torch.randn(2, 3, 6, 6) * 0.5
+    graph = same(REPLACED[name], x, others=[(torch.randn(2, 3, 6, 6),), (torch.zeros(2, 3, 6, 6),)])
+    ops = [n.op for n in graph]
+    assert ops.count("solve_triangular") == 1
+    assert "select_scatter" not in ops
+
+
+def test_a_batch_of_any_size() -> None:
+    x = torch.randn(2, 5, 5)
+    graph = same(masked, x, dynamic_shapes=({0: "batch"},), others=[(torch.randn(7, 5, 5),)])
+    assert sum(n.op == "solve_triangular" for n in graph) == 1
+
+
+def with_a_diagonal(x: Any) -> Any:
+    return rows(x.tril(0), 6)
+
+
+def with_a_half_above(x: Any) -> Any:
+    return rows(x.masked_fill(torch.eye(6, dtype=torch.bool), 0), 6)
+
+
+def written_before(x: Any) -> Any:
+    a = x.tril(-1)
+    a[..., 0, 3] = 2.0
+    return rows(a, 6)
+
+
+def a_mask_that_is_written(x: Any) -> Any:
+    mask = torch.triu(torch.ones(6, 6, dtype=torch.bool))
+    mask[0] = False
+    return rows(x.masked_fill(mask, 0), 6)
+
+
+def a_row_is_read(x: Any) -> Any:
+    a, seen = x.tril(-1), []
+    for i in range(1, 6):
+        row, above = a[..., i, :i].clone(), a[..., :i, :i].clone()
+        a[..., i, :i] = row + (row.unsqueeze(-1) * above).sum(-2)
+        seen.append(a.sum())
+    return a, torch.stack(seen)
+
+
+def another_sum(x: Any) -> Any:
+    a = x.tril(-1)
+    for i in range(1, 6):
+        row, above = a[..., i, :i].clone(), a[..., :i, :i].clone()
+        a[..., i, :i] = row + (row.unsqueeze(-1) * above).sum(-1)
+    return a
+
+
+def the_last_rows_only(x: Any) -> Any:
+    return rows(x.tril(-1), 6, first=3)
+
+
+def all_but_the_last_row(x: Any) -> Any:
+    return rows(x.tril(-1), 5)
+
+
+KEPT = [
+    with_a_diagonal, with_a_half_above, written_before, a_mask_that_is_written, a_row_is_read, another_sum,
+    the_last_rows_only, all_but_the_last_row,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("function", KEPT, ids=lambda f: f.__name__)
+def test_loops_that_compute_something_else_are_kept(function: Any) -> None:
+    graph = same(function, torch.randn(2, 6, 6), others=[(torch.randn(2, 6, 6),)])
+    assert all(n.op != "solve_triangular" for n in graph)
+
+
+def test_two_loops() -> None:
+    graph = same(twice, torch.randn(2, 6, 6) * 0.3)
+    assert sum(n.op == "solve_triangular" for n in graph) < 3
+
+
+def test_half_precision_rounds_every_row() -> None:
+    module = OfFunction(lambda x: rows(x.tril(-1), 6)).eval()
+    x = torch.randn(2, 6, 6).to(torch.bfloat16)
+    graph, weights = import_torch(module, (x,))
+    assert all(n.op != "solve_triangular" for n in graph)
+    (y,) = interp.run(graph, feeds_of(graph, (x,)), weights=weights).values()
+    want = module(x).float().numpy()
+    np.testing.assert_allclose(y.astype(np.float32), want, atol=0.05 * np.abs(want).max())
+
+
+@pytest.mark.parametrize("left", [True, False])
+@pytest.mark.parametrize("upper", [True, False])
+@pytest.mark.parametrize("unitriangular", [True, False])
+def test_solve_triangular(left: bool, upper: bool, unitriangular: bool) -> None:
+    def solve(a: Any, b: Any) -> Any:
+        return torch.linalg.solve_triangular(a, b, upper=upper, left=left, unitriangular=unitriangular)
+
+    a = torch.randn(2, 1, 5, 5) * 0.3 + 2 * torch.eye(5)
+    graph = same(solve, a, torch.randn(3, 5, 4) if left else torch.randn(3, 4, 5))
+    assert sum(n.op == "solve_triangular" for n in graph) == 1
+    same(solve, a.double(), torch.randn(1, 5, 0).double() if left else torch.randn(1, 0, 5).double())
+
+
+# ── solvers that an export avoids ──
+
+SOURCE = """
+import torch
+
+def is_torchdynamo_exporting():
+    return torch.compiler.is_exporting()
+
+def solved(a, b):
+    if not is_torchdynamo_exporting():
+        return torch.linalg.solve_triangular(a, b, upper=False, unitriangular=True)
+    return b * 1000
+
+def other(b):
+    return b + 1 if is_torchdynamo_exporting() else b - 1
+
+class Layer(torch.nn.Module):
+    def forward(self, a, b):
+        return solved(a, b), other(b)
+"""
+
+
+@pytest.fixture
+def file(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
+    module = types.ModuleType("modeling_of_a_test")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    exec(SOURCE, vars(module))
+    return module
+
+
+def test_functions_that_solve_do_so_in_an_export(file: types.ModuleType) -> None:
+    asks = file.is_torchdynamo_exporting
+    a, b = torch.randn(4, 4), torch.randn(4, 3)
+    model = nn.Sequential(file.Layer())
+    graph, _ = import_torch(OfFunction(lambda x, y: model[0](x, y)).eval(), (a, b))
+    assert all(n.op != "solve_triangular" for n in graph)  # no layer of the model is of that file
+    layer = file.Layer().eval()
+    graph, _ = import_torch(layer, (a, b))
+    got = interp.run(graph, feeds_of(graph, (a, b)))
+    np.testing.assert_allclose(got["output_0"], layer(a, b)[0].numpy(), atol=1e-5)
+    np.testing.assert_array_equal(got["output_1"], (b + 1).numpy())  # others see the export
+    assert file.is_torchdynamo_exporting is asks
+
+
+def test_other_threads_and_errors_see_the_original(file: types.ModuleType) -> None:
+    asks, layer = file.is_torchdynamo_exporting, file.Layer()
+    seen: list[Any] = []
+    file.is_torchdynamo_exporting = lambda: True
+    original = file.is_torchdynamo_exporting
+    a, thousand = torch.eye(2), torch.full((2, 2), 1000.0)
+
+    def within() -> None:
+        with solves_as_in_eval(layer):
+            assert not torch.equal(file.solved(a, torch.ones(2, 2)), thousand)
+            thread = threading.Thread(target=lambda: seen.append(file.solved(a, torch.ones(2, 2))))
+            thread.start()
+            thread.join()
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        within()
+    assert torch.equal(seen[0], thousand)
+    assert file.is_torchdynamo_exporting is original
+    file.is_torchdynamo_exporting = asks
