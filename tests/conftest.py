@@ -52,8 +52,8 @@ LEFT_OUT = pytest.StashKey[int]()
 WHOLE_SUITE = 3600  # seconds for a test that runs a third-party suite, or works on a GPU
 QUICK = "-Og"
 """In a sampled run, how generated C++ is optimized for tests of ``QUICK_FOLDERS``: half of the compiler's time for -O2."""
-QUICK_FOLDERS = frozenset({"llm"})
-"""Folders of tests that are not about kernels. Processes that these tests start optimize as a user's do."""
+QUICK_FOLDERS = frozenset({"llm", "pytorch"})
+"""Folders of tests that are not about kernels, or of which tests/kernels holds the kernels. Processes that these tests start optimize as a user's do."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -95,8 +95,9 @@ def test_a_text_that_the_compiler_refuses_names_its_kernel(monkeypatch: pytest.M
     assert "no_such_name" in str(caught.value)
 
 
-def test_functions_that_report_errors_share_a_binary_on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run reads the reports of one module: an index out of range in another one would go unnoticed."""
+@pytest.fixture
+def no_nvrtc(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CUDA binaries with their text only."""
 
     def assemble(self: CudaTarget, functions: Any, parts: Any) -> Binary:
         return Binary(
@@ -104,6 +105,11 @@ def test_functions_that_report_errors_share_a_binary_on_cuda(monkeypatch: pytest
         )
 
     monkeypatch.setattr(CudaTarget, "assemble", assemble)
+
+
+@pytest.mark.usefixtures("no_nvrtc")
+def test_functions_that_report_errors_share_a_binary_on_cuda() -> None:
+    """A run reads the reports of one module: an index out of range in another one would go unnoticed."""
     b = ir.GraphBuilder("indices")
     table, which = b.input("table", "float32[9, 40]"), b.input("which", "int64[6]")
     rows = b.embedding(table, which)
@@ -117,3 +123,41 @@ def test_functions_that_report_errors_share_a_binary_on_cuda(monkeypatch: pytest
     assert len({c.symbol for c in reporting}) > 1
     assert len({plan.binary_of(c) for c in reporting}) == 1
     assert len({plan.binary_of(c) for c in plan.calls}) > 1
+
+
+@pytest.mark.usefixtures("no_nvrtc")
+def test_slow_functions_have_a_binary_each_and_quick_ones_share_more_on_cuda() -> None:
+    """The slowest binary decides how long NVRTC takes on many cores: four convolutions in one take as long as ten others side by side."""
+    b = ir.GraphBuilder("mixed")
+    x = b.input("x", "float32[1, 16, 20, 20]")
+    once = {"stride": [1, 1], "padding": [0, 0], "dilation": [1, 1]}
+    for i, (n, c, k) in enumerate(((24, 16, 1), (40, 24, 3), (32, 40, 1), (16, 32, 3), (8, 16, 1))):
+        x = b.convolution(x, b.input(f"w{i}", f"float32[{n}, {c}, {k}, {k}]"), **once)
+    for i in range(14):
+        b.output(f"p{i}", b.exp(b.input(f"a{i}", f"float32[{i + 3}, {2 * i + 5}]")))
+    b.output("y", x)
+    program = compile_graph(b.build(), target="cuda:h100-sxm")
+    groups = [binary.symbols for binary in program.binaries]
+    slow = [g for g in groups if any(s.startswith("conv") for s in g)]
+    quick = [g for g in groups if any(s.startswith("exp") for s in g)]
+    assert len(slow) == 5
+    assert all(len(g) == 1 for g in slow)
+    assert sorted(map(len, quick)) == [2, 12]
+
+
+def test_binaries_of_few_functions_begin_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[str] = []
+
+    def assemble(self: CppTarget, functions: Any, parts: Any) -> Binary:
+        begun.extend(functions)
+        return Binary(self.name, "text", (), tuple(functions), b"-")
+
+    monkeypatch.setattr(CppTarget, "assemble", assemble)
+    monkeypatch.setattr(
+        CppTarget, "most_functions", lambda self, parts: {"conv": 1, "exp": 12}.get(*parts, 4)
+    )
+    monkeypatch.setattr("xpuruntime.codegen.target._usable_cores", lambda: 1)
+    groups = [({name: ""}, frozenset({part})) for name, part in (("e", "exp"), ("s", "sum"), ("c", "conv"))]
+    binaries = cpu_target("cpu").assemble_each(groups)
+    assert begun == ["c", "s", "e"]
+    assert [b.symbols for b in binaries] == [("e",), ("s",), ("c",)]

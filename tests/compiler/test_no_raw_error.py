@@ -165,7 +165,6 @@ SESSION_ARGUMENTS = (
 )  # fmt: skip
 
 
-@pytest.mark.sampled(8)
 @pytest.mark.parametrize("argument", SESSION_ARGUMENTS)
 def test_a_session_refuses_arguments_of_any_kind_by_name(argument: str) -> None:
     model = onnx_model()

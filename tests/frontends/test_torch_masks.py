@@ -51,7 +51,7 @@ CASES = [
 ]
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("case", range(len(CASES)))
 def test_a_mask_selects_and_writes_what_it_does_in_pytorch(case: int) -> None:
     generator = torch.Generator().manual_seed(case)

@@ -114,7 +114,6 @@ class Branching(nn.Module):
         return self.linear(x) * (2 if torch.compiler.is_exporting() else 1)
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("engine", ["native", *ENGINES, "auto"])
 def test_a_module_that_computes_something_else_when_it_is_exported(engine, tmp_path):
     module, x = Branching().eval(), torch.randn(2, 4)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 import xpuruntime as xrt
+from xpuruntime import ir
 from xpuruntime.decisions import Reason
 from xpuruntime.errors import EngineUnavailable
 from xpuruntime.numerics import compare
@@ -137,3 +139,45 @@ def test_a_model_that_onnx_cannot_say_goes_to_the_engine_that_can():
     assert "has no ONNX equivalent" in rejected["onnxruntime on cpu"].reason
     with pytest.raises(EngineUnavailable, match="has no ONNX equivalent"):
         xrt.InferenceSession(Angle().eval(), example_inputs=(x,), engine="onnxruntime", device="cpu")
+
+
+def test_the_digest_covers_every_byte_of_every_weight_on_any_number_of_cores(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Pieces of weights have digests of their own, which threads compute."""
+    from xpuruntime.frontends.torch.weights import TorchWeights
+    from xpuruntime.inference.models import modules
+
+    monkeypatch.setattr(modules, "_PIECE", 64)
+    monkeypatch.setattr(modules, "_MOST_PIECES", 3)
+    tensors = {
+        "many": torch.arange(50.0),
+        "turned": torch.arange(12.0).reshape(3, 4).t(),
+        "half": torch.ones(33, dtype=torch.bfloat16),
+        "none": torch.empty(0, 3),
+        "one": torch.tensor(2.0),
+        "flags": torch.zeros(64, dtype=torch.bool),
+    }
+    b = ir.GraphBuilder("weights")
+    for name, tensor in tensors.items():
+        kind = str(tensor.dtype).removeprefix("torch.")
+        b.output(f"{name}_out", b.neg(b.cast(b.weight(name, f"{kind}{list(tensor.shape)}"), dtype="float32")))
+    graph = b.build()
+
+    def digest(changed: dict[str, Any] | None = None, cores: int = 3) -> str:
+        monkeypatch.setattr(modules, "cpu", lambda: SimpleNamespace(usable_cores=cores))
+        return modules._digest(graph, TorchWeights(tensors | (changed or {})))
+
+    seen = {digest()}
+    assert {digest(cores=1), digest(cores=7)} == seen
+    assert digest({"turned": tensors["turned"].contiguous()}) in seen
+    for name, tensor in tensors.items():
+        for place in range(tensor.numel()):
+            other = tensor.clone(memory_format=torch.contiguous_format)
+            other.view(-1)[place] = 1 - other.view(-1)[place].float() * 3
+            value = digest({name: other})
+            assert value not in seen, (name, place)
+            seen.add(value)
+    swapped = tensors["many"].clone()
+    swapped[[0, 16]] = swapped[[16, 0]]
+    assert digest({"many": swapped}) not in seen

@@ -92,7 +92,6 @@ def test_a_future_is_cancelled_in_mid_run_and_others_are_not(engine, slow) -> No
             sess.run_async(x=SHORT).result(60)
 
 
-@pytest.mark.sampled(1)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_cancel_and_close_end_runs_of_other_threads(engine, slow) -> None:
     sess = opened(slow, engine)

@@ -64,7 +64,7 @@ def test_every_aten_op_has_a_judge() -> None:
     assert {b.op for b in BRIDGES.values()} <= ir.OPS.keys()
 
 
-@pytest.mark.sampled(20)
+@pytest.mark.sampled(28)
 @pytest.mark.parametrize("name", BRIDGES)
 def test_a_part_of_the_samples(name: str, part: Callable[[Sequence[str], int], list[str]]) -> None:
     """Six samples of each dtype; in the gate two of float32 and one drawn for each op."""

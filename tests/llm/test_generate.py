@@ -317,6 +317,18 @@ def test_sampling_without_a_temperature_is_refused() -> None:
     ("change", "message"),
     [
         ({"model_type": "mamba"}, "has an unsupported model_type; got 'mamba'"),
+        (
+            {"model_type": "qwen3_next", "layer_types": ["linear_attention", "full_attention"] * 2},
+            "got 'qwen3_next', whose layers 0, 2 are linear attention, with a state instead of keys and values. Generate with transformers",
+        ),
+        (
+            {"model_type": "qwen3_5", "text_config": {"layer_types": ["linear_attention"] * 9}},
+            "got 'qwen3_5', whose layers 0, 1, 2, 3, ... are linear attention",
+        ),
+        (
+            {"model_type": "qwen3_5", "text_config": 3, "layer_types": "linear_attention"},
+            "unsupported model_type; got 'qwen3_5'. ",
+        ),
         ({"hidden_act": "mish"}, "unsupported hidden_act"),
         ({"rope_parameters": {"rope_type": "ntk"}}, "have an unsupported scaling"),
         ({"use_sliding_window": True, "sliding_window": -3}, "has a sliding_window that is not"),

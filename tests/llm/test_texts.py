@@ -92,7 +92,7 @@ def test_a_template_says_what_transformers_says(name: str) -> None:
     assert render(TEMPLATES[name], messages, {"bos_token": "<s>"}) == want
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     ("template", "message"),
     [

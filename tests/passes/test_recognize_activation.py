@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
+from xpuruntime import ir
+from xpuruntime.passes import run_passes
+from xpuruntime.passes._lib import pattern_rules
+
 
 def test_silu_and_gate(golden) -> None:
     golden(
@@ -154,3 +160,26 @@ def test_a_gate_that_broadcasts_stays(golden) -> None:
         %y: float32[2, 3] = mul(%a, %u)
         """,
     )
+
+
+def test_patterns_are_searched_only_where_all_their_parts_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most networks have the last op of every pattern, a product, and nothing else of most of them."""
+    searched = []
+    find = pattern_rules.find
+
+    def recorded(graph: ir.Graph, pattern: ir.match.Op, *rest: object) -> object:
+        searched.append(pattern)
+        return find(graph, pattern, *rest)
+
+    monkeypatch.setattr(pattern_rules, "find", recorded)
+
+    def ops_after(gated: bool) -> set[str]:
+        b = ir.GraphBuilder("g")
+        x, z = b.input("x", "float32[3]"), b.input("z", "float32[3]")
+        b.output("y", b.mul(b.mul(x, b.sigmoid(x)) if gated else b.mul(x, x), b.neg(z)))
+        return {n.op for n in run_passes(b.build(), ["recognize_activation"]).nodes}
+
+    assert ops_after(gated=False) == {"mul", "neg"}
+    assert not searched
+    assert ops_after(gated=True) == {"silu_mul", "neg"}
+    assert searched

@@ -15,7 +15,7 @@ from xpuruntime.pytorch import ops
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize(**named(CASES))
 def test_values_and_gradients_are_as_near_to_float64_as_those_of_pytorch(
     case: OpCase, device: str, part: Callable[[Sequence[str], int], list[str]]
@@ -26,7 +26,7 @@ def test_values_and_gradients_are_as_near_to_float64_as_those_of_pytorch(
         assert_near_float64(case, by_name[name], device)
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(**named(CASES))
 def test_numerical_gradients_of_first_and_second_order(case: OpCase, device: str) -> None:
     operands = case.operands(torch.float64, device)
@@ -116,7 +116,7 @@ def test_vmap_is_one_call(name: str, device: str) -> None:
     assert torch.allclose(mapped, one, atol=1e-6)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(**named(CASES))
 def test_torch_compile_keeps_an_op_whole(case: OpCase, device: str) -> None:
     torch.compiler.reset()

@@ -47,6 +47,7 @@ class CodegenTarget(ABC):
     place_alignment: alignment in bytes of a value that the compiler stores inside a larger one.
     library_workspaces: whether libraries need workspaces, which the executor places where the arena is free.
     functions_per_binary: maximum number of functions that are compiled to one binary; 0 for no limit. With a limit, binaries compile side by side.
+                 ``most_functions`` may vary it by what the functions contain.
     libraries:   this machine's libraries, if the target represents it (``cpu``, ``cuda:0``). The compiler asks them before it chooses one of their
                  kernels.
     here:        whether the code runs where it is compiled, with the same libraries: the target represents this machine, or a session
@@ -91,12 +92,25 @@ class CodegenTarget(ABC):
             self.name, "text", (), tuple(functions), data, "\n".join(functions.values()), type(self).__name__
         )
 
+    def most_functions(self, parts: frozenset[str]) -> int:
+        """Return the maximum number of functions with these parts of the prelude that are compiled to one binary; 0 for no limit."""
+        return self.functions_per_binary
+
     def assemble_each(self, groups: Sequence[tuple[Mapping[str, str], frozenset[str]]]) -> list[Binary]:
-        """Return the binary of each group of functions and parts. Several groups are compiled side by side. Raises BuildError."""
+        """Return the binary of each group of functions and parts. Several groups are compiled side by side. Raises BuildError.
+
+        Groups of slow functions, of which few share a binary, begin first, because the last to end decides the time of all.
+        """
         if len(groups) < 2:
             return [self.assemble(*group) for group in groups]
-        with ThreadPoolExecutor(min(len(groups), _core.cpu_facts().usable_cores), "xpu-compile") as threads:
-            return list(threads.map(lambda group: self.assemble(*group), groups))
+        order = sorted(range(len(groups)), key=lambda i: self.most_functions(groups[i][1]))
+        with ThreadPoolExecutor(min(len(groups), _usable_cores()), "xpu-compile") as threads:
+            begun = {i: threads.submit(self.assemble, *groups[i]) for i in order}
+            try:
+                return [begun[i].result() for i in range(len(groups))]
+            finally:
+                for future in begun.values():  # after an error, those that have not begun
+                    future.cancel()
 
     def assemble_apart(
         self, symbol: str, text: str, parts: Sequence[str] = (), flags: Sequence[str] = ()
@@ -108,3 +122,7 @@ class CodegenTarget(ABC):
         raise BuildError(
             self.name, "does not support kernels from user source", do="Add the kernel to the catalogue."
         )
+
+
+def _usable_cores() -> int:
+    return _core.cpu_facts().usable_cores

@@ -55,7 +55,7 @@ class Code:
 
     def _room_for(self, parts: frozenset[str], reports: bool) -> int:
         """Return the index of the binary that takes the next function with these parts."""
-        limit = 0 if reports else self.target.functions_per_binary
+        limit = 0 if reports else self.target.most_functions(parts)
         key = parts if limit else _TOGETHER
         index = self._open.get(key, -1)
         if index >= 0:

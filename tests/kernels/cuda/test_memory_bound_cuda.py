@@ -250,7 +250,6 @@ def test_windows_below_each_other(dtype: str) -> None:
     assert ", 1, 2, " in text_of(program)
 
 
-@pytest.mark.sampled(one_in=2)
 def test_windows_over_packs_of_channels() -> None:
     """Enough of them that packs are taken: of 4 and of 8, NaN and infinity among them."""
     for dtype, pack in (("float32", 4), ("bfloat16", 8), ("float16", 8)):

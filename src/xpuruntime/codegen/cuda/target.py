@@ -38,7 +38,7 @@ class CudaTarget(CodegenTarget):
     takes_fused = True
     any_layout = frozenset(["max_pool", "avg_pool", "adaptive_max_pool", "adaptive_avg_pool"])
     few_rows = 4  # above this cuBLASLt is faster (docs/development/runtime-notes.md)
-    functions_per_binary = 4  # NVRTC needs 0.05 to 0.3 s for each, and 0.05 s for each binary
+    functions_per_binary = 4
     library_workspaces = True
     place_alignment = 16  # required by 16-byte loads and by cuDNN's fast engines
     sm: SmLevel
@@ -52,6 +52,13 @@ class CudaTarget(CodegenTarget):
             smem_per_block=min(config.smem_per_block, sm.smem_per_block),
             max_cluster_size=min(config.max_cluster_size, sm.max_cluster_size),
         )
+
+    def most_functions(self, parts: frozenset[str]) -> int:
+        """Return so many that NVRTC compiles a binary in about half a second: the slowest one decides how long a network compiles on many cores."""
+        limit = self.functions_per_binary
+        if not limit or parts & _SLOW_PARTS:
+            return min(limit, 1)
+        return 3 * limit if parts <= _FAST_PARTS else limit
 
     def elementwise_kernel(self, kernel_name: str) -> tuple[str, str]:
         """Return the function of the prelude and the part that defines it: ``("exp", "math.cuh")``."""
@@ -114,6 +121,22 @@ class CudaTarget(CodegenTarget):
 
 # In addition to the fixed NVRTC options. The C++ parts have variables that only some kernels use.
 OPTIONS: tuple[str, ...] = ("--disable-warnings",)
+
+# Seconds of NVRTC (docs/development/cuda-measurements.md, "Parts of opening"): 0.03 for a binary, 0.15 to 0.6 for each function with a slow
+# part, 0.02 to 0.05 for one with fast parts only, 0.05 to 0.2 for any other.
+_SLOW_PARTS = frozenset(
+    (
+        "depthwise",
+        "flash_decode",
+        "flash_hopper",
+        "flash_simt",
+        "flash_v2",
+        "fma_gemm",
+        "gemm",
+        "implicit_gemm",
+    )
+)
+_FAST_PARTS = frozenset(("arith", "erf", "exp", "inverse", "log", "math", "movement", "pow", "trig"))
 
 _FUSED = {
     **dict.fromkeys(

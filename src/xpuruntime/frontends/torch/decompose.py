@@ -12,6 +12,7 @@ from .decompose_once import decomposed_once
 from .export import TRACING, find_torch, first_lines, no_warnings
 from .names import source_of
 from .nodes import has_extra_dim, has_readers
+from .tracing_shortcuts import composite_ops_listed_once
 
 __all__ = ["decomposed", "refuse_extra_dims", "without_assertions"]
 
@@ -43,16 +44,16 @@ def decomposed(program: Any, keep: Collection[str], who: str) -> Any:
     failed: set[str] = set(_WHOLE)
     unchecked = False
     while True:
-        table = torch.export.default_decompositions()
-        kept = {op for op in table if op.name().removeprefix("aten::") in keep or op.name() in failed}
-        for op in kept:
-            table.pop(op, None)
-        with TRACING:
+        with TRACING, composite_ops_listed_once():
+            table = torch.export.default_decompositions()
+            kept = {op for op in table if op.name().removeprefix("aten::") in keep or op.name() in failed}
+            for op in kept:
+                table.pop(op, None)
             once = None if failed != _WHOLE else decomposed_once(program, table, kept.__contains__)
         if once is not None:  # after a failure the whole program is traced, which runs every op
             return once
         try:
-            with TRACING, torch.no_grad(), no_warnings():
+            with TRACING, torch.no_grad(), no_warnings(), composite_ops_listed_once():
                 return program.run_decompositions(table)
         except Exception as error:
             changed = _changed_constants(program)

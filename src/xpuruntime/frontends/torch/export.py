@@ -13,6 +13,7 @@ from typing import Any
 
 from ...errors import EngineUnavailable, InputError, ModelError
 from .encoder_padding import padding_as_in_eval
+from .tracing_shortcuts import tracing_shortcuts
 from .triangular_solves import solves_as_in_eval
 
 __all__ = [
@@ -100,7 +101,8 @@ def exported(model: Any, example_inputs: Any, dynamic_shapes: Any, who: str) -> 
     shapes = _named_dims(dynamic_shapes, {})
     args, kwargs = _each_its_own(_without_ones(args, kwargs, shapes, model))
     try:
-        with TRACING, torch.no_grad(), no_warnings(), padding_as_in_eval(torch), solves_as_in_eval(model):
+        padded, solved = padding_as_in_eval(torch), solves_as_in_eval(model)
+        with TRACING, torch.no_grad(), no_warnings(), padded, solved, tracing_shortcuts(torch):
             return torch.export.export(model, args, kwargs, dynamic_shapes=shapes, strict=False)
     except Exception as error:  # PyTorch raises many classes, most of them its own RuntimeErrors
         text = str(error).strip() or type(error).__name__

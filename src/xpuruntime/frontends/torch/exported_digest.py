@@ -14,8 +14,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from .decompose_once import decomposes_as_released
-from .export import find_torch
+from .export import TRACING, find_torch
 from .names import output_names, source_of
+from .tracing_shortcuts import composite_ops_listed_once
 from .weights import tensor_key, to_array
 
 __all__ = ["exported_digest"]
@@ -45,8 +46,9 @@ def exported_digest(program: Any, saved: Mapping[str, str]) -> str | None:
 
     if program.range_constraints or _traces_differently():
         return None
-    if not decomposes_as_released(find_torch().export.default_decompositions()):
-        return None
+    with TRACING, composite_ops_listed_once():
+        if not decomposes_as_released(find_torch().export.default_decompositions()):
+            return None
     try:
         _add_settings(add)
         for node in program.graph.nodes:

@@ -5,15 +5,19 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
+
+import numpy as np
 
 from ...errors import InputError, ModelError
 from ...frontends.model_file import open_model
 from ...ir import Graph, Node
 from ...ir.extensions import LEFT_TO_PYTORCH
 from ...protocols import Array, ModelSource, NodeRef
+from ...runtime.device import cpu
 from ...storage.store import Store
 from ...types import DType
 from .digests import kept_by_digest
@@ -22,6 +26,10 @@ from .model_cache import open_known
 from .programs import is_program, open_program
 
 __all__ = ["as_onnx", "open_any"]
+
+_PIECE = 1 << 20
+"""Bytes of a weight that have a digest of their own. Digests of models depend on it."""
+_MOST_PIECES = 256
 
 
 def open_any(model: Any, example_inputs: Any, dynamic_shapes: Any, store: Store) -> ModelSource:
@@ -77,12 +85,31 @@ def _source(graph: Graph, weights: Mapping[str, Array]) -> ModelSource:
 
 
 def _digest(graph: Graph, weights: Mapping[str, Array]) -> str:
-    """Return the sha256 of the graph without source locations, and of every weight's bytes."""
+    """Return the sha256 of the graph without source locations, and of the digests of every weight's pieces, which are computed side by side."""
     bare = graph.replace(nodes=tuple(Node(n.op, n.inputs, n.attrs, n.outputs) for n in graph.nodes))
     digest = hashlib.sha256(bare.digest.encode())
-    for weight in graph.weights:
-        digest.update(weight.name.encode() + weights[weight.name].tobytes())
+    with ThreadPoolExecutor(cpu().usable_cores, "xpu-digest") as threads:
+        pieces: list[tuple[bytes, Array]] = []
+        for weight in graph.weights:
+            pieces += _pieces(weight.name, weights[weight.name])
+            if len(pieces) > _MOST_PIECES:  # arrays may be copies from a device
+                digest.update(b"".join(threads.map(_sha256, pieces)))
+                pieces.clear()
+        digest.update(b"".join(threads.map(_sha256, pieces)))
     return digest.hexdigest()
+
+
+def _pieces(name: str, array: Array) -> Iterator[tuple[bytes, Array]]:
+    """Yield the bytes of a weight in pieces, each with its name and place."""
+    elements = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    for start in range(0, max(1, elements.size), _PIECE):
+        yield f"{name} {start} {elements.size}\n".encode(), elements[start : start + _PIECE]
+
+
+def _sha256(piece: tuple[bytes, Array]) -> bytes:
+    digest = hashlib.sha256(piece[0])
+    digest.update(piece[1].data)  # releases the interpreter's lock
+    return digest.digest()
 
 
 def _nodes(graph: Graph) -> tuple[NodeRef, ...]:

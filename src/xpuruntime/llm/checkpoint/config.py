@@ -117,7 +117,11 @@ class DecoderConfig:
         family = str(data.get("model_type", ""))
         if family not in FAMILIES:
             do = f"Supported families: {', '.join(FAMILIES)}."
-            raise ModelError("language model", "has an unsupported model_type", got=repr(family)[:80], do=do)
+            got, recurrent = repr(family)[:80], _recurrent_layers(data)
+            if recurrent:
+                got += f", whose layers {recurrent} are linear attention, with a state instead of keys and values"
+                do = f"Generate with transformers; InferenceSession computes one forward pass of the module. {do}"
+            raise ModelError("language model", "has an unsupported model_type", got=got, do=do)
         data = flattened(FAMILIES[family], data)
         check_fields(FAMILIES[family], data)
         return cls._of(FAMILIES[family], family, data)
@@ -386,6 +390,16 @@ def _size(
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= maximum:
         raise _wrong(name, value, f"a whole number from 1 to {maximum}")
     return value
+
+
+def _recurrent_layers(data: Mapping[str, Any]) -> str:
+    """Return the numbers of the first layers with linear attention, as text; empty without them."""
+    text = data.get("text_config")
+    kinds = (text if isinstance(text, Mapping) else data).get("layer_types")
+    if not isinstance(kinds, list | tuple):
+        return ""
+    layers = [str(i) for i, kind in enumerate(kinds) if kind == "linear_attention"]
+    return ", ".join([*layers[:4], *(["..."] if len(layers) > 4 else [])])
 
 
 def _wrong(name: str, value: Any, requirement: str) -> ModelError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -32,12 +32,21 @@ class PatternRule:
 def apply_patterns(graph: Graph, rules: Iterable[PatternRule], context: PassContext | None) -> Graph:
     """Return the graph with the rules applied one after the other."""
     context = context or PassContext()
+    ops = {n.op for n in graph.nodes}
     for rule in rules:
-        if any(n.op in rule.pattern.op.split("|") for n in graph.nodes):
+        if _may_occur(rule.pattern, ops):
             search = find(graph, rule.pattern, (*rule.where, _allowed(context, graph)))
             if search.matches:
                 graph = _replaced(graph, rule, search.matches)
+                ops = {n.op for n in graph.nodes}
     return graph
+
+
+def _may_occur(pattern: Op, ops: Container[str]) -> bool:
+    """Return False if a graph of these ops has no node for a part of the pattern, as most graphs for most patterns."""
+    return any(op in ops for op in pattern.op.split("|")) and all(
+        _may_occur(operand, ops) for operand in pattern.operands if isinstance(operand, Op)
+    )
 
 
 def _allowed(context: PassContext, graph: Graph) -> Callable[[Match], Support]:

@@ -116,10 +116,15 @@ def _recurrent(op: str, flag: str = "") -> Exporter:
 def _dft(e: NodeExport) -> None:
     length = None if e["length"] is None else e.add("Squeeze", [e.builder.dims([e["length"]])])
     flags = {"inverse": int(e["inverse"]), "onesided": int(e["onesided"])}
+    # OpenVINO 2026.4 keeps the last dim of real signals in front of the two parts of a one-sided result.
+    reshaped = e["onesided"] and not e["inverse"] and e.spec(0).shape[-1] == 1
     if e.opset >= 20:
-        e.add("DFT", [e.operand(0), length, e.constant(e["dim"], DType.INT64)], out=True, **flags)
+        operands = [e.operand(0), length, e.constant(e["dim"], DType.INT64)]
+        y = e.add("DFT", operands, out=not reshaped, **flags)
     else:
-        e.add("DFT", [e.operand(0), length], out=True, axis=e["dim"], **flags)
+        y = e.add("DFT", [e.operand(0), length], out=not reshaped, axis=e["dim"], **flags)
+    if reshaped:
+        e.add("Reshape", [y, e.builder.dims(list(e.node.spec.shape))], out=True)
 
 
 def _stft(e: NodeExport) -> None:

@@ -24,23 +24,36 @@ def _bounded(shape: tuple[object, ...], op_name: str) -> None:
 
 
 def _histc(n: AtenLoweringContext) -> Results:
-    """Lower histc with PyTorch's arithmetic in the input's type: trunc((x - min) * bins / (max - min)); the last bin includes max."""
+    """Lower histc with PyTorch's arithmetic in the input's type: trunc((x - min) * bins / (max - min)); the last bin includes max.
+
+    Equal bounds request the range of the content. If it is not finite, which PyTorch refuses, counts are NaN.
+    """
     spec, bins, low, high = n.spec(), n["bins"], n["min"], n["max"]
     if not spec.dtype.is_float:
         raise NotLowered("integer inputs are not supported")
-    if not low < high:
-        raise NotLowered("its range depends on its content")
+    if low > high:
+        raise NotLowered("min is larger than max")
     b = n.b
     x = str(b.view(n.x, size=[math.prod(spec.shape)]))
+    width, finite = n.like(high - low, spec.dtype), None
+    if low == high:
+        if 0 in spec.shape:
+            return str(b.full(size=[bins], value=0.0, dtype=spec.dtype))
+        low, high = b.amin(x), b.amax(x)
+        finite = b.logical_and(b.eq(b.sub(low, low), 0.0), b.eq(b.sub(high, high), 0.0))
+        single = b.eq(low, high)
+        low, high = b.where(single, b.sub(low, 1), low), b.where(single, b.add(high, 1), high)
+        width = b.sub(high, low)
     inside = b.logical_and(b.ge(x, low), b.le(x, high))
-    bin_index = b.div(b.mul(b.sub(b.where(inside, x, low), low), bins), n.like(high - low, spec.dtype))
+    bin_index = b.div(b.mul(b.sub(b.where(inside, x, low), low), bins), width)
     bin_index = b.clamp(b.cast(bin_index, dtype=DType.INT64), None, bins - 1)
     bin_index = b.where(inside, bin_index, bins)
     size = n.spec(x).shape
     ones = b.full(size=size, value=1.0, dtype=spec.dtype)
     counts = b.full(size=[bins + 1], value=0.0, dtype=spec.dtype)
     counts = b.scatter(counts, bin_index, ones, dim=0, reduce="add", include_self=True)
-    return str(b.slice(counts, dim=0, start=0, end=bins, step=1))
+    counts = b.slice(counts, dim=0, start=0, end=bins, step=1)
+    return str(counts if finite is None else b.where(finite, counts, math.nan))
 
 
 def _bucket_index(sequence: str, values: str) -> OpLowering:

@@ -93,6 +93,9 @@ _DIGAMMA = (1 / 12, -1 / 120, 1 / 252, -1 / 240, 1 / 132, -691 / 32760, 1 / 12)
 _TRIGAMMA = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6)
 """Coefficients of 1/x**3, 1/x**5 and so on in trigamma(x) - 1 / x - 1 / (2 x**2)."""
 
+_MAX_ORDER = 10
+"""Maximum order of polygamma: the tail of its series converges for these."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Real:
@@ -296,14 +299,56 @@ def _trigamma(x: _Real) -> _Real:
     return (-(positive - (sine * sine).under(math.pi**2))).where(small, positive)
 
 
+def _higher_gamma(order: int) -> _Function:
+    """Return the polygamma function of an order above 1: a Hurwitz zeta function, summed by Euler and Maclaurin; negative numbers are
+    reflected, by a polynomial of cot(pi * x). Poles have the sign that PyTorch gives them.
+    """
+    sign, power, scale = -((-1) ** order), order + 1, math.factorial(order)
+    polynomial = [
+        0,
+        1,
+    ]  # of cot, lowest power first; its derivative by pi * x follows from that of cot, -(1 + cot ** 2)
+    for _ in range(order):
+        slope = [k * c for k, c in enumerate(polynomial)][1:]
+        polynomial = [-a - b for a, b in zip([*slope, 0, 0], [0, 0, *slope], strict=True)]
+
+    def function(x: _Real) -> _Real:
+        negative = x.do("lt", 0.0)
+        y = (-(x - 1.0)).where(negative, x)
+        total = y.do("pow", -float(power))
+        for i in range(1, 10):
+            total = total + (y + float(i)).do("pow", -float(power))
+        far = y + 10.0
+        inverse, base = far.under(1.0), far.do("pow", -float(power))
+        series, factor = [1 / order, 0.5], float(power)
+        for j, bernoulli in enumerate(_TRIGAMMA, 1):
+            series += [bernoulli * factor / math.factorial(2 * j), 0.0]
+            factor *= (power + 2 * j - 1) * (power + 2 * j)
+        tail = far * (1 / order) + inverse.horner(series[:0:-1])
+        positive = (total + base * tail) * float(sign * scale)
+        part = x - x.do("round")
+        size = part.do("abs")  # near 1/2, 1/2 - size is exact, but pi / 2 is not
+        near_half = part.do("sign") * (-(size - 0.5) * math.pi).do("tan")
+        cotangent = near_half.where(size.do("gt", 0.25), (part * math.pi).do("tan").under(1.0))
+        slopes = cotangent.horner([float(c) for c in polynomial[::-1]]) * math.pi**power
+        result = (positive * float(-sign) - slopes).where(negative, positive)
+        pole = part.do("eq", 0.0).do("logical_and", x.do("le", 0.0)).do("logical_or", x.do("eq", -math.inf))
+        result = (x - x).where(x.do("eq", math.inf), result)  # NaN, as in PyTorch
+        infinite = x.do("eq", x).do("where", sign * math.inf, x)
+        return infinite.where(pole, result)
+
+    return function
+
+
 def _polygamma(n: AtenLoweringContext) -> Results:
     order = n["n"]
-    if order not in (0, 1):
-        raise NotLowered(f"only orders 0 and 1 are supported, not {order}")
+    if order not in range(_MAX_ORDER + 1):
+        raise NotLowered(f"only orders 0 to {_MAX_ORDER} are supported, not {order}")
     result = n.out().dtype
     wide = DType.FLOAT32 if result.bits < 32 else result
     x = _Real(n, n.cast(n.t("self"), wide))
-    return n.cast((_digamma, _trigamma)[order](x).value, result)
+    function = (_digamma, _trigamma)[order] if order < 2 else _higher_gamma(order)
+    return n.cast(function(x).value, result)
 
 
 # ── Bessel functions ──

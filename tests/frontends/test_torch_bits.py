@@ -1,0 +1,114 @@
+"""Neighbors and parts of floats, common divisors, and histograms of the range of their content, on the native engine against PyTorch."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import xpuruntime as xrt  # noqa: E402
+
+
+class Of(torch.nn.Module):
+    def __init__(self, functions: Any) -> None:
+        super().__init__()
+        self.functions = functions
+
+    def forward(self, *tensors: Any) -> Any:
+        results = [function(*tensors) for function in self.functions]
+        return tuple(y for r in results for y in ([r] if isinstance(r, torch.Tensor) else r))
+
+
+def run(functions: Any, *tensors: Any) -> list[Any]:
+    """The results of the native engine."""
+    policy = xrt.ExecutionPolicy(caching=False, self_check="off")
+    with xrt.InferenceSession(
+        Of(functions).eval(), example_inputs=tensors, device="cpu", engine="native", exec_policy=policy
+    ) as session:
+        return list(session.run(list(tensors)).values())
+
+
+def same_bits(got: Any, want: Any) -> None:
+    assert got.dtype == want.dtype
+    torch.testing.assert_close(got, want, rtol=0, atol=0, equal_nan=True)
+    if got.is_floating_point():
+        assert torch.equal(got.signbit()[~got.isnan()], want.signbit()[~want.isnan()])
+
+
+def floats(dtype: str) -> Any:
+    kind = getattr(torch, dtype)
+    info = torch.finfo(kind)
+    odd = [0.0, -0.0, 1.0, -1.0, 0.5, 1.999, 3.0, -8.0, info.max, -info.max, info.tiny, -info.tiny, math.inf, -math.inf, math.nan]  # fmt: skip
+    odd += [info.tiny * info.eps, -info.tiny * info.eps, info.tiny * 0.4, info.tiny * 1.3, 1e-3, 65504.0]
+    return torch.tensor(odd, dtype=torch.float64).to(kind)
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
+def test_parts_of_floats(dtype: str) -> None:
+    x = floats(dtype)
+    mantissa, exponent = run([torch.frexp], x)
+    want = torch.frexp(x.float() if x.element_size() == 2 else x)
+    same_bits(mantissa, want.mantissa.to(x.dtype))
+    same_bits(exponent, want.exponent)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_neighbors_of_floats(dtype: str) -> None:
+    x = floats(dtype)
+    y = x[:, None].contiguous()
+    (got,) = run([torch.nextafter], x, y)
+    same_bits(got, torch.nextafter(*(v.contiguous() for v in torch.broadcast_tensors(x, y))))
+
+
+def test_neighbors_of_bfloat16_are_refused() -> None:
+    x = floats("bfloat16")
+    with pytest.raises(xrt.XpuError, match=r"nextafter.*bfloat16 is not supported"):
+        run([torch.nextafter], x, x)
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "int32", "int64"])
+def test_common_divisors(dtype: str) -> None:
+    kind = getattr(torch, dtype)
+    info = torch.iinfo(kind)
+    values = [0, 1, 2, 6, 12, 35, 89, 55, info.max, info.max - 1, info.min, info.min + 1, info.max // 2]
+    values += [-1, -6, -35] if info.min else []
+    fibonacci = [1, 1]
+    while fibonacci[-1] + fibonacci[-2] <= info.max:
+        fibonacci.append(fibonacci[-1] + fibonacci[-2])
+    x = torch.tensor([*values, *fibonacci[-3:]], dtype=kind)
+    y = x[:, None].contiguous()
+    divisor, multiple, of_nothing = run([torch.gcd, torch.lcm, lambda x, y: torch.gcd(x[:0], y[:, :0])], x, y)
+    same_bits(divisor, torch.gcd(x, y))
+    rest = x != info.min  # PyTorch divides the least number by -1, which ends the process
+    same_bits(multiple[rest][:, rest], torch.lcm(x[rest], y[rest]))
+    assert of_nothing.shape == (len(x), 0)
+
+
+def test_common_divisors_of_two_types() -> None:
+    x, y = torch.tensor([12, 18, -7], dtype=torch.int8), torch.tensor([[2**40 * 3], [0]])
+    for got, want in zip(run([torch.gcd, torch.lcm], x, y), (torch.gcd(x, y), torch.lcm(x, y)), strict=True):
+        same_bits(got, want)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_histograms_of_the_range_of_the_content(dtype: str) -> None:
+    kind = getattr(torch, dtype)
+    functions = [lambda x: torch.histc(x, 7), lambda x: torch.histc(x, 4, 2, 2)]
+    for x in (
+        torch.randn(5, 60),
+        torch.full((6,), 2.5),
+        torch.tensor([-3.0]),
+        torch.tensor(1.5),
+        torch.zeros(0),
+    ):
+        x = x.to(kind)
+        for got, function in zip(run(functions, x), functions, strict=True):
+            same_bits(got, function(x))
+    x = torch.tensor([1.0, math.nan, 2.0], dtype=kind)  # PyTorch raises
+    (got,) = run([lambda x: torch.histc(x, 3)], x)
+    assert got.isnan().all()
