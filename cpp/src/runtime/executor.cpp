@@ -132,6 +132,7 @@ Status Executor::prepare() {
         io_offsets_.push_back(io_staging_bytes_);
         io_staging_bytes_ += whole_blocks(static_cast<size_t>(bytes));
     }
+    if (plan_.arena_bytes < 0) return invalid("its arena has a negative size");
     for (const Plan::ArenaPart& part : plan_.arena_parts)
         if (part.offset < 0 || part.bytes < 0 || part.offset > plan_.arena_bytes - part.bytes)
             return invalid("a part of the arena lies outside of it");

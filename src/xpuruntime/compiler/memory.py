@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from ..program.program import BufferAllocation, BufferKind
 from ..types import TensorSpec
 
@@ -180,17 +182,16 @@ def place(
 def place_low(lives: Mapping[str, tuple[int, int, int]]) -> tuple[dict[str, int], int]:
     """Return the same with a free end during as many calls as possible: the largest buffers are last, and smaller ones take what these leave."""
     offsets, peak = place(lives, _BLOCK)
-    rounded = {name: -(-size // _BLOCK) * _BLOCK for name, (size, _, _) in lives.items()}
-    offsets = {name: peak - offset - rounded[name] for name, offset in offsets.items()}
-    for name in sorted(lives, key=lambda n: (offsets[n], n)):  # each to the lowest place among the others
-        _, first, last = lives[name]
-        others = (
-            (offsets[n], offsets[n] + rounded[n])
-            for n, (_, begin, end) in lives.items()
-            if n != name and begin <= last and first <= end
-        )
-        offsets[name] = _lowest(others, rounded[name])
-    return offsets, max((offsets[n] + rounded[n] for n in lives), default=0)
+    names = sorted(lives, key=lambda name: (-offsets[name], name))
+    first, last = (np.array([lives[name][i] for name in names], np.int64) for i in (1, 2))
+    sizes = np.array([-(-lives[name][0] // _BLOCK) * _BLOCK for name in names], np.int64)
+    begins = peak - np.array([offsets[name] for name in names], np.int64) - sizes
+    for at in np.argsort(begins, kind="stable"):  # each to the lowest place among the others
+        others = (first <= last[at]) & (first[at] <= last)
+        others[at] = False
+        taken = zip(begins[others].tolist(), (begins + sizes)[others].tolist(), strict=True)
+        begins[at] = _lowest(taken, int(sizes[at]))
+    return dict(zip(names, begins.tolist(), strict=True)), int((begins + sizes).max(initial=0))
 
 
 def _lowest(taken: Iterable[tuple[int, int]], size: int) -> int:
