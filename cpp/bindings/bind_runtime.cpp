@@ -284,6 +284,13 @@ void bind_runtime(nb::module_& m) {
             },
             "store"_a, "Set where libraries keep the plans that they compile for the calls so far.")
         .def(
+            "add_arena_part",
+            [](Plan& self, int64_t offset, int64_t bytes, int64_t first, int64_t last) {
+                self.arena_parts.push_back({offset, bytes, first, last});
+            },
+            "offset"_a, "bytes"_a, "first"_a, "last"_a,
+            "Add a part of the arena that calls from the first to the last use.")
+        .def(
             "add_output_copy",
             [](Plan& self, const PyPlace& from, int32_t output, int64_t bytes) {
                 self.output_copies.push_back({{std::get<0>(from), std::get<1>(from)}, output, bytes});

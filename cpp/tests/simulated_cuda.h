@@ -139,10 +139,16 @@ inline Status run_device(Executor& executor, const WeightBindings& weights, cons
 // capture.
 struct CopyKernel final : cuda::StreamKernel {
     const cuda::Device& device;
-    explicit CopyKernel(const cuda::Device& on) : device(on) {}
+    const bool scribbles;  // it also writes to its workspace
+    CopyKernel(const cuda::Device& on, bool scribble) : device(on), scribbles(scribble) {}
     Status launch(void* const* args, void* workspace, cuda::CUstream stream) const override {
         CHECK(workspace != nullptr);
         CHECK(reinterpret_cast<uintptr_t>(workspace) % 256 == 0);
+        if (scribbles)
+            XPURT_TRY(device.check(
+                device.driver.cuMemcpyDtoDAsync_v2(reinterpret_cast<uintptr_t>(workspace),
+                                                   reinterpret_cast<uintptr_t>(args[0]), 100, stream),
+                "cuMemcpyDtoDAsync_v2"));
         return device.check(
             device.driver.cuMemcpyDtoDAsync_v2(reinterpret_cast<uintptr_t>(args[1]),
                                                reinterpret_cast<uintptr_t>(args[0]), 4 * n, stream),
@@ -155,8 +161,10 @@ struct CopyLibrary final : cuda::StreamLibrary {
     std::string version() const override { return "1.0"; }
     Result<std::unique_ptr<cuda::StreamKernel>> prepare(const KernelCall& call,
                                                         cuda::Device& device) override {
-        if (call.symbol != "copy") return Status{Code::unsupported, "no such word: " + call.symbol, ""};
-        return std::unique_ptr<cuda::StreamKernel>(std::make_unique<CopyKernel>(device));
+        const bool scribbles = call.symbol == "copy and scribble";
+        if (call.symbol != "copy" && !scribbles)
+            return Status{Code::unsupported, "no such word: " + call.symbol, ""};
+        return std::unique_ptr<cuda::StreamKernel>(std::make_unique<CopyKernel>(device, scribbles));
     }
 };
 
@@ -169,6 +177,19 @@ inline Plan with_library(CudaBackend& on) {
     copy.options.clear();
     plan.calls.insert(plan.calls.begin(), copy);
     plan.calls[1].args[0] = {0, 256 + 4 * n};
+    return plan;
+}
+
+// The same result with a library's call in the middle, between two parts of the arena.
+inline Plan with_library_between(CudaBackend& on, int64_t first, int64_t second) {
+    Plan plan = with_library(on);
+    plan.arena_bytes = second + 4 * n;
+    std::swap(plan.calls[0], plan.calls[1]);
+    plan.calls[0].args = {{1, 0}, {3, 0}, {0, first}};
+    plan.calls[1].args = {{0, first}, {0, second}};
+    plan.calls[1].symbol = "copy and scribble";
+    plan.calls[2].args[0] = {0, second};
+    plan.arena_parts = {{first, 4 * n, 0, 1}, {second, 4 * n, 1, 2}};
     return plan;
 }
 

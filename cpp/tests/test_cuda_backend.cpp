@@ -117,6 +117,29 @@ TEST_CASE("the caller's arena also holds the workspace of libraries") {
     CHECK(executor->counters().allocations == 0);
 }
 
+TEST_CASE("a workspace takes what no part of the arena holds during its call") {
+    const auto on = backend();
+    const Weight w = Weight::filled(*on, 7);
+    struct Case {
+        int64_t first, second;
+        size_t bytes;
+    };
+    // In front, between the parts, behind them; the gap of 96 bytes at 4000 is too small.
+    for (const Case& each : {Case{256, 4352, 8448}, Case{0, 4352, 8448}, Case{0, 4096, 8192 + 100}}) {
+        const auto executor = make(on, with_library_between(*on, each.first, each.second), 1);
+        CHECK(executor->arena_bytes() == each.bytes);
+        for (int i = 0; i < 3; ++i) {
+            Arrays a(static_cast<float>(i));
+            REQUIRE(run_host(*executor, w.weights, a).ok());
+            CHECK(a.right());
+        }
+    }
+    Plan outside = with_library_between(*on, 0, 4096);
+    outside.arena_parts[1].bytes += 1;
+    CHECK(Executor::create(on, outside, 1).status.message.find("a part of the arena lies outside of it") !=
+          std::string::npos);
+}
+
 TEST_CASE("all calls that libraries refuse are reported together, with the first one's reason") {
     const auto on = backend();
     Plan plan = with_library(*on);

@@ -432,6 +432,9 @@ class Plan:
         Set where libraries keep the plans that they compile for the calls so far.
         """
 
+    def add_arena_part(self, offset: int, bytes: int, first: int, last: int) -> None:
+        """Add a part of the arena that calls from the first to the last use."""
+
     def add_output_copy(self, from_: tuple[int, int], output: int, bytes: int) -> None: ...
 
 class WeightBindings:

@@ -191,3 +191,45 @@ def test_views_of_views_of_views() -> None:
         return y
 
     same(nested, torch.randn(3, 4))
+
+
+def in_the_order_of_its_memory(x: Any) -> Any:
+    y = torch.zeros_like(x.t())
+    y.copy_(x.reshape(4, 3))
+    return y.as_strided((12,), (1,)) * 1
+
+
+def in_the_order_of_other_memory(x: Any) -> Any:
+    y = torch.zeros(4, 3)
+    y[:] = x.t()
+    return y.as_strided((12,), (1,)) + 0
+
+
+def of_a_list(x: Any) -> Any:
+    a, b = x * 1, x * 2
+    torch._foreach_add_([a[0], b], 1.0)
+    return a, b
+
+
+def of_an_argument_out(x: Any) -> Any:
+    y = torch.empty(6, 4)
+    torch.cat([x, x], out=y)
+    return y + 1
+
+
+def of_an_argument_out_without_operands(x: Any) -> Any:
+    y = torch.empty(4)
+    torch.arange(4, out=y)
+    return y + x
+
+
+@pytest.mark.parametrize(
+    "function",
+    [in_the_order_of_its_memory, in_the_order_of_other_memory, of_a_list, of_an_argument_out, of_an_argument_out_without_operands],
+    ids=lambda f: f.__name__,
+)  # fmt: skip
+def test_other_writes_are_right_or_left_to_pytorch(function: Any) -> None:
+    x = torch.randn(3, 4)
+    graph, _ = import_torch(OfFunction(function).eval(), (x,))
+    if all(n.op != "opaque" for n in graph.nodes):
+        same(function, x)

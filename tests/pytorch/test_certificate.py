@@ -126,3 +126,22 @@ def test_matches_count_units_in_the_last_place() -> None:
 def test_a_module_in_training_mode_is_refused() -> None:
     with pytest.raises(InputError, match="needs a module in eval mode"):
         xrt_torch.certify(torch.nn.Linear(2, 2).train(), torch.ones(1, 2))
+
+
+def test_values_that_are_not_finite_spoil_no_figure_of_the_others() -> None:
+    a = np.array([np.inf, -np.inf, np.nan, 2.0, 1.0], np.float32)
+    b = np.array([np.inf, -np.inf, np.nan, 2.0, np.nextafter(np.float32(1), np.float32(2))], np.float32)
+    match = _match("y", [a], [b])
+    assert (match.differing, match.ulp) == (1, 1)
+    assert match.relative == pytest.approx(2.0**-23 / 2)
+    on_one_side = _match("y", [a], [np.where(np.isnan(a), np.float32(0), a)])
+    assert on_one_side.bound == np.inf
+    assert json.loads(json.dumps(on_one_side.to_json(), allow_nan=False))["bound"] is None
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_units_in_the_last_place_between_values_of_other_signs(dtype: type) -> None:
+    largest = np.finfo(dtype).max
+    match = _match("y", [np.array([-largest], dtype)], [np.array([largest], dtype)])
+    assert match.ulp == 2 * int(largest.view(f"u{largest.itemsize}"))
+    assert match.relative == pytest.approx(2.0) if dtype is not np.float64 else match.relative > 1

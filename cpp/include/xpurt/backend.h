@@ -26,6 +26,8 @@ class PreparedKernel {
     virtual ~PreparedKernel() = default;
     // The implementation that the kernel's library reports; "" for generated code.
     virtual std::string implementation() const { return ""; }
+    // Device memory that a call needs besides its arguments: the workspace of its library.
+    virtual size_t workspace_bytes() const { return 0; }
 };
 // The code that a call of a recording runs, read from memory: it may differ from what the plan names.
 struct CalledCode {
@@ -41,8 +43,6 @@ class Recording {
     // One entry for each call; empty on a device whose driver reports the kernels that it ran. Not called
     // during runs.
     virtual std::vector<CalledCode> called_code() const { return {}; }
-    // Device memory that a submission needs besides its arguments: workspaces of libraries.
-    virtual size_t workspace_bytes() const noexcept { return 0; }
 };
 
 // The state that a backend keeps for one context of an executor: a stream, captured graphs, staging memory.
@@ -70,6 +70,7 @@ struct RecordedCall {
     const PreparedKernel* kernel = nullptr;
     const KernelCall* call = nullptr;  // outlives the recording
     size_t first_arg = 0;              // index of its first argument in Submission::args
+    size_t workspace_offset = 0;       // of its workspace in the arena, a multiple of 256
 };
 
 // The arguments of one submission. All arrays belong to the executor's context and outlive the submission.
@@ -94,8 +95,6 @@ struct Submission {
     Observation* observation = nullptr;  // if not null: receives what the device driver recorded
     int64_t first_call = 0;              // position in the plan of the recording's first call
     RunState* state = nullptr;           // created by open() for this context
-    // If not null: memory of the recording's workspace_bytes(); else the state has its own.
-    Memory workspace = nullptr;
 };
 
 class Backend {

@@ -12,6 +12,7 @@
 
 #include "xpurt/arena_pool.h"
 #include "xpurt/backend.h"
+#include "xpurt/memory.h"
 
 namespace xpurt {
 
@@ -34,6 +35,13 @@ struct Plan {
         int64_t bytes = 0;
     };
     std::vector<OutputCopy> output_copies{};
+
+    // Parts of the arena, each with the first and the last call that use it. During a call, the workspace of
+    // its library may take what no part holds. Without parts, workspaces follow the arena.
+    struct ArenaPart {
+        int64_t offset = 0, bytes = 0, first = 0, last = 0;
+    };
+    std::vector<ArenaPart> arena_parts{};
 
     int32_t first_input() const noexcept { return 1; }
     int32_t first_output() const noexcept { return 1 + inputs; }
@@ -105,7 +113,7 @@ class Executor {
     Status run(const Run& run);
 
     // Bytes that a run needs for intermediate values and for the workspaces of libraries.
-    size_t arena_bytes() const noexcept { return workspace_offset_ + workspace_bytes_; }
+    size_t arena_bytes() const noexcept { return arena_bytes_; }
     // The same, and copies of host arrays on a device with its own memory: what a run takes from a pool.
     size_t run_bytes(bool host) const noexcept {
         return host ? staging_offset() + io_staging_bytes_ : arena_bytes();
@@ -135,6 +143,7 @@ class Executor {
     Executor(std::shared_ptr<Backend> backend, Plan plan, int contexts, std::shared_ptr<ArenaPool> arenas);
     Status prepare();
     Status prepare_calls();
+    size_t place_workspace(size_t call);
     static bool try_lock(ContextSlot& slot) noexcept;
     ContextSlot* try_acquire() noexcept;
     ContextSlot& acquire();
@@ -148,7 +157,7 @@ class Executor {
     Status submit(Context& context, const Run& run, bool pooled);
     Status make_io_staging(Context& context);
     Status make_arena(Context& context, const Run& run);
-    size_t staging_offset() const noexcept { return (arena_bytes() + 255) / 256 * 256; }
+    size_t staging_offset() const noexcept { return whole_blocks(arena_bytes_); }
     const uint32_t* names_for(EventRing& ring);
 
     const std::shared_ptr<Backend> backend_;
@@ -165,8 +174,8 @@ class Executor {
     };
     std::vector<ArgumentPatch> patches_;        // arguments that change from run to run: inputs and outputs
     std::vector<ArgumentPatch> arena_patches_;  // arguments in the arena, which the caller may provide
-    size_t workspace_offset_ = 0, workspace_bytes_ = 0;  // of libraries, behind an arena of the caller
-    std::vector<size_t> io_offsets_;  // offset of each input and output in Context::io_staging
+    size_t arena_bytes_ = 0;                    // with the workspaces of libraries
+    std::vector<size_t> io_offsets_;            // offset of each input and output in Context::io_staging
     size_t io_staging_bytes_ = 0;
 
     std::unique_ptr<ContextSlot[]> slots_;

@@ -15,6 +15,9 @@ constexpr size_t whole_lines(size_t bytes) noexcept {
     return (bytes + alignment - 1) / alignment * alignment;
 }
 
+// `bytes` rounded up to whole blocks of 256, the alignment of a device's allocations.
+constexpr size_t whole_blocks(size_t bytes) noexcept { return (bytes + 255) / 256 * 256; }
+
 struct MemoryStatistics {
     int64_t live_bytes = 0;    // in use now
     int64_t peak_bytes = 0;    // highest value of live_bytes

@@ -130,21 +130,43 @@ Status Executor::prepare() {
 
     for (const int64_t bytes : plan_.io_bytes) {
         io_offsets_.push_back(io_staging_bytes_);
-        io_staging_bytes_ += (static_cast<size_t>(bytes) + 255) / 256 * 256;
+        io_staging_bytes_ += whole_blocks(static_cast<size_t>(bytes));
     }
+    if (plan_.arena_bytes < 0) return invalid("its arena has a negative size");
+    for (const Plan::ArenaPart& part : plan_.arena_parts)
+        if (part.offset < 0 || part.bytes < 0 || part.offset > plan_.arena_bytes - part.bytes)
+            return invalid("a part of the arena lies outside of it");
     XPURT_TRY(prepare_calls());
+    arena_bytes_ = whole_blocks(static_cast<size_t>(plan_.arena_bytes));
     const size_t total = plan_.calls.size();
     const size_t batch = plan_.batch > 0 ? static_cast<size_t>(plan_.batch) : std::max<size_t>(total, 1);
     for (size_t first = 0; first < total; first += batch) {
         std::vector<RecordedCall> calls;
         for (size_t i = first; i < std::min(first + batch, total); ++i)
-            calls.push_back({prepared_[i].get(), &plan_.calls[i], first_arg_[i]});
+            calls.push_back({prepared_[i].get(), &plan_.calls[i], first_arg_[i], place_workspace(i)});
         XPURT_ASSIGN_OR_RETURN(auto recording, backend_->record(calls));
-        workspace_bytes_ = std::max(workspace_bytes_, recording->workspace_bytes());
         recordings_.push_back(std::move(recording));
     }
-    workspace_offset_ = (static_cast<size_t>(plan_.arena_bytes) + 255) / 256 * 256;
     return {};
+}
+
+// Return the lowest place in the arena where a call's workspace overlaps nothing that lives during the call.
+size_t Executor::place_workspace(size_t call) {
+    const size_t bytes = prepared_[call]->workspace_bytes();
+    if (bytes == 0) return 0;
+    std::vector<std::pair<size_t, size_t>> taken;  // begin and end
+    for (const Plan::ArenaPart& part : plan_.arena_parts)
+        if (part.first <= static_cast<int64_t>(call) && static_cast<int64_t>(call) <= part.last)
+            taken.emplace_back(part.offset, part.offset + part.bytes);
+    if (plan_.arena_parts.empty()) taken.emplace_back(0, plan_.arena_bytes);
+    std::sort(taken.begin(), taken.end());
+    size_t offset = 0;
+    for (const auto& [begin, end] : taken) {
+        if (offset + bytes <= begin) break;
+        offset = std::max(offset, whole_blocks(end));
+    }
+    arena_bytes_ = std::max(arena_bytes_, offset + bytes);
+    return offset;
 }
 
 // Prepare the calls: those of libraries in several threads if the backend takes them.
@@ -290,8 +312,8 @@ Status Executor::run_over(Context& context, const Run& run, bool keep) {
 
 // Allocate the context's arena, unless the caller provides one.
 Status Executor::make_arena(Context& context, const Run& run) {
-    if (run.arena != nullptr || context.arena != nullptr || plan_.arena_bytes <= 0) return {};
-    XPURT_ASSIGN_OR_RETURN(auto arena, backend_->allocate(static_cast<size_t>(plan_.arena_bytes)));
+    if (run.arena != nullptr || context.arena != nullptr || arena_bytes_ == 0) return {};
+    XPURT_ASSIGN_OR_RETURN(auto arena, backend_->allocate(arena_bytes_));
     context.arena = arena;
     allocations_.fetch_add(1, std::memory_order_relaxed);
     return {};
@@ -434,8 +456,6 @@ Status Executor::submit(Context& context, const Run& run, bool pooled) {
     submission.ring = run.ring;
     submission.observation = run.observation;
     submission.state = context.state.get();
-    if (run.arena != nullptr && workspace_bytes_ > 0)
-        submission.workspace = advance(run.arena, static_cast<int64_t>(workspace_offset_));
     if (run.ring != nullptr) submission.names = names_for(*run.ring);
 
     if (run.observation != nullptr && !backend_->supports_observation())

@@ -59,7 +59,10 @@ class _Lowerer:
     def __init__(self, graph: Graph, layouts: Layouts, chooser: Chooser) -> None:
         self.graph, self.chooser = graph, chooser
         self.layouts = dict(layouts)
-        self.known, self.memory = KnownValues(graph, chooser.is_forced).taken(), Memory()
+        self.known, self.memory = (
+            KnownValues(graph, chooser.is_forced).taken(),
+            Memory(chooser.target.library_workspaces),
+        )
         self.calls: list[StageCall] = []
         self.fresh = self.counters = 0
         self.placements: dict[str, Placement] = {}

@@ -2,6 +2,9 @@
 
 Offsets in the arena are assigned by size, largest first, each at the lowest free offset among buffers that live at the same time (greedy by
 size; Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference", 2020).
+
+Only a device knows the workspace that a library's call needs. Where there are such calls, what is free during a call is kept at the end of the
+arena as far as possible: a workspace begins there and may exceed the arena.
 """
 
 from __future__ import annotations
@@ -9,13 +12,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from ..program.program import BufferAllocation, BufferKind
 from ..types import TensorSpec
 
-__all__ = ["ALIGNMENT", "Memory", "MemoryUse", "place"]
+__all__ = ["ALIGNMENT", "Memory", "MemoryUse", "place", "place_low"]
 
 ALIGNMENT = 64
 """Bytes to which offsets are rounded: a cache line, and the widest vector."""
+_BLOCK = 256
+"""The same where libraries have workspaces: the alignment of a GPU's allocations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +44,10 @@ class _Value:
 
 
 class Memory:
-    """Values in order of declaration. ``done`` returns their allocations and the size of the arena."""
+    """Values in order of declaration. ``done`` returns their allocations and the size of the arena. ``workspaces``: whether libraries need them."""
 
-    def __init__(self) -> None:
+    def __init__(self, workspaces: bool = False) -> None:
+        self._workspaces = workspaces
         self._values: dict[str, _Value] = {}
         self._updates: dict[str, str] = {}
 
@@ -93,7 +101,7 @@ class Memory:
             for name, v in self._values.items()
             if v.kind is BufferKind.SCRATCH and v.root == name and name in lives
         }
-        offsets, peak = place(scratch)
+        offsets, peak = place_low(scratch) if self._workspaces else place(scratch)
         allocations = []
         for name, v in self._values.items():
             first, last = lives.get(v.root, (-1, -1))
@@ -150,7 +158,9 @@ def _same_layout(a: TensorSpec, b: TensorSpec) -> bool:
     return a.dtype.bits == b.dtype.bits and a.shape == b.shape and a.physical.strides == b.physical.strides
 
 
-def place(lives: Mapping[str, tuple[int, int, int]]) -> tuple[dict[str, int], int]:
+def place(
+    lives: Mapping[str, tuple[int, int, int]], alignment: int = ALIGNMENT
+) -> tuple[dict[str, int], int]:
     """Return an offset by name, and the peak. Buffers with overlapping lifetimes never overlap in memory.
 
     lives: (bytes, first call, last call) by name.
@@ -161,12 +171,27 @@ def place(lives: Mapping[str, tuple[int, int, int]]) -> tuple[dict[str, int], in
     for name, (size, first, last) in sorted(
         lives.items(), key=lambda item: (-item[1][0], item[1][1], item[0])
     ):
-        rounded = -(-size // ALIGNMENT) * ALIGNMENT
+        rounded = -(-size // alignment) * alignment
         at = _lowest(((o, e) for o, e, begin, end in occupied if begin <= last and first <= end), rounded)
         offsets[name] = at
         occupied.append((at, at + rounded, first, last))
         peak = max(peak, at + rounded)
     return offsets, peak
+
+
+def place_low(lives: Mapping[str, tuple[int, int, int]]) -> tuple[dict[str, int], int]:
+    """Return the same with a free end during as many calls as possible: the largest buffers are last, and smaller ones take what these leave."""
+    offsets, peak = place(lives, _BLOCK)
+    names = sorted(lives, key=lambda name: (-offsets[name], name))
+    first, last = (np.array([lives[name][i] for name in names], np.int64) for i in (1, 2))
+    sizes = np.array([-(-lives[name][0] // _BLOCK) * _BLOCK for name in names], np.int64)
+    begins = peak - np.array([offsets[name] for name in names], np.int64) - sizes
+    for at in np.argsort(begins, kind="stable"):  # each to the lowest place among the others
+        others = (first <= last[at]) & (first[at] <= last)
+        others[at] = False
+        taken = zip(begins[others].tolist(), (begins + sizes)[others].tolist(), strict=True)
+        begins[at] = _lowest(taken, int(sizes[at]))
+    return dict(zip(names, begins.tolist(), strict=True)), int((begins + sizes).max(initial=0))
 
 
 def _lowest(taken: Iterable[tuple[int, int]], size: int) -> int:

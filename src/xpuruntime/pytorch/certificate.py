@@ -37,7 +37,7 @@ __all__ = ["Certificate", "ValueMatch", "certify"]
 
 _TIMED_RUNS = 5
 _TAPPED_SAMPLES = 2
-"""Inputs for which the results of leaf modules are compared; they may need much memory."""
+"""Number of inputs for which the results of leaf modules are compared: these results may need much memory."""
 _MARGIN = 4.0
 """Ratio of the stated bound to the largest measured difference. Rounding errors vary little from input to input."""
 
@@ -47,7 +47,7 @@ class ValueMatch:
     """Two arrays compared: an output of the model, or the result of a leaf module.
 
     elements, differing: the number of elements, and of those that differ in a bit. ulp: the largest difference in units in the last place of the
-    larger one. relative: the largest difference over the largest absolute value.
+    larger one. relative: the largest difference over the largest finite absolute value; inf if a value is finite on one side only.
     """
 
     name: str
@@ -75,8 +75,10 @@ class ValueMatch:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data."""
-        return {k: getattr(self, k) for k in self.__slots__} | {"equal": self.equal, "bound": self.bound}
+        """Return plain data. JSON has no infinity, so a difference without a bound is None."""
+        bounded = np.isfinite(self.relative)
+        figures = {"relative": self.relative if bounded else None, "bound": self.bound if bounded else None}
+        return {k: getattr(self, k) for k in self.__slots__} | {"equal": self.equal} | figures
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,14 +334,19 @@ def _match(name: str, ours: Sequence[NDArray[Any]], theirs: Sequence[NDArray[Any
     differs = (a.view(f"u{a.itemsize}") != b.view(f"u{b.itemsize}")) & ~(np.isnan(a) & np.isnan(b))
     if not differs.any():
         return ValueMatch(name, a.size, 0, 0, 0.0)
-    gap = np.abs(a.astype(np.float64) - b.astype(np.float64))
-    return ValueMatch(
-        name,
-        a.size,
-        int(differs.sum()),
-        int(np.abs(_ordered(a) - _ordered(b)).max()),
-        float(gap.max() / max(np.abs(a.astype(np.float64)).max(), 1e-300)),
-    )
+    x, y = a[differs].astype(np.float64), b[differs].astype(np.float64)
+    finite = np.abs(a[np.isfinite(a)].astype(np.float64))
+    with np.errstate(invalid="ignore", over="ignore"):  # a value that is not finite on one side only
+        gap = np.nan_to_num(np.abs(x - y), nan=np.inf, posinf=np.inf).max()
+        relative = float(gap / max(finite.max(initial=0.0), 1e-300))
+    return ValueMatch(name, a.size, int(differs.sum()), _ulps(a[differs], b[differs]), relative)
+
+
+def _ulps(a: NDArray[Any], b: NDArray[Any]) -> int:
+    """Return the largest number of steps between neighboring floats from an element of one array to that of the other."""
+    x, y = _ordered(a), _ordered(b)
+    # Unsigned, because two int64 of other signs may differ by more than an int64 holds.
+    return int((np.maximum(x, y).view(np.uint64) - np.minimum(x, y).view(np.uint64)).max())
 
 
 def _ordered(array: NDArray[Any]) -> NDArray[np.int64]:

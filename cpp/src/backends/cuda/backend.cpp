@@ -137,14 +137,13 @@ class CudaBackendImpl final : public CudaBackend {
         if (!calls.empty()) recording->first_arg = calls.front().first_arg;
         for (const RecordedCall& item : calls) {
             const auto& kernel = static_cast<const CudaKernel&>(*item.kernel);
-            recording->calls.push_back({&kernel, item.call, item.first_arg});
+            recording->calls.push_back({&kernel, item.call, item.first_arg, item.workspace_offset});
             recording->args += item.call->args.size();
+            recording->has_workspace |= kernel.workspace_bytes() > 0;
             if (kernel.reports != nullptr) {
                 recording->reports = kernel.reports;
                 recording->reporters.push_back(item.call);
             }
-            if (kernel.library)
-                recording->workspace = std::max(recording->workspace, kernel.library->workspace_bytes());
         }
         return std::unique_ptr<Recording>(std::move(recording));
     }

@@ -119,7 +119,7 @@ Status CudaRunState::submit_observed(const CudaRecording& recording, const Submi
         observation.absent = status.message;
         observation.advice = status.advice;
         plan.submitted_before = true;
-        return submit_directly(recording, submission, plan);
+        return submit_directly(recording, submission);
     }
     observation.source = CuptiSession::version();
     const int64_t first = submission.first_call;
@@ -129,7 +129,7 @@ Status CudaRunState::submit_observed(const CudaRecording& recording, const Submi
     if (plan.submitted_before && !plan.declined && recording.calls.size() > 1) {
         int64_t call = first;
         status = graph.capture(own_stream_, submission.args, [&](const CudaRecording::CudaCall& each) {
-            Status queued = launch(each, submission, plan, own_stream_);
+            Status queued = launch(each, submission, own_stream_);
             nodes.add(own_stream_, call++);
             return queued;
         });
@@ -148,7 +148,7 @@ Status CudaRunState::submit_observed(const CudaRecording& recording, const Submi
         for (size_t i = 0; i < recording.calls.size() && status.ok(); ++i) {
             if (submission.is_cancelled()) return {Code::cancelled, "the run was cancelled", ""};
             session.set_external_id(static_cast<uint64_t>(first) + i + 1);
-            status = launch(recording.calls[i], submission, plan, current_stream_);
+            status = launch(recording.calls[i], submission, current_stream_);
         }
     }
     session.set_external_id(0);

@@ -48,7 +48,6 @@ CudaRunState::~CudaRunState() {
     if (unmarked_) device_->log_if_failed(driver.cuCtxSynchronize(), "cuCtxSynchronize");
     if (own_stream_ != nullptr)
         device_->log_if_failed(driver.cuStreamSynchronize(own_stream_), "cuStreamSynchronize");
-    for (auto& [recording, plan] : recording_states_) device_->release(plan.workspace, device_->home);
     recording_states_.clear();
     for (const StagingBlock& each : staging_) device_->release_pinned(each.block);
     if (done_event_ != nullptr)
@@ -166,30 +165,17 @@ Status CudaRunState::fetch(void* to, CUdeviceptr from, size_t bytes) {
     return {};
 }
 
-Result<CudaRunState::RecordingState*> CudaRunState::state_for(const CudaRecording& recording,
-                                                              bool own_workspace) {
-    RecordingState& plan = recording_states_[&recording];
-    if (own_workspace && plan.workspace == 0 && recording.workspace > 0) {
-        const RelaxedCapture relaxed(device_->driver);
-        XPURT_ASSIGN_OR_RETURN(auto created, device_->allocate(recording.workspace, device_->home));
-        XPURT_TRY(device_->check(device_->driver.cuStreamSynchronize(device_->home), "cuStreamSynchronize"));
-        plan.workspace = created;
-    }
-    return &plan;
-}
-
-void* CudaRunState::workspace_of(const Submission& submission, const RecordingState& plan) {
-    return submission.workspace != nullptr ? submission.workspace
-                                           : reinterpret_cast<void*>(static_cast<uintptr_t>(plan.workspace));
-}
-
 Status CudaRunState::launch(const CudaRecording::CudaCall& call, const Submission& submission,
-                            const RecordingState& plan, CUstream stream) const {
+                            CUstream stream) const {
     if (call.call->tasks == 0) return {};
     void* const* const args = submission.args + call.first_arg;
-    if (call.kernel->library)
-        return with_kernel_name(*call.call,
-                                call.kernel->library->launch(args, workspace_of(submission, plan), stream));
+    if (call.kernel->library) {
+        void* const workspace =
+            call.kernel->workspace_bytes() == 0
+                ? nullptr
+                : static_cast<char*>(static_cast<void*>(submission.slots[0])) + call.workspace_offset;
+        return with_kernel_name(*call.call, call.kernel->library->launch(args, workspace, stream));
+    }
     CUlaunchConfig config = call.kernel->launch.config;
     config.hStream = stream;
     config.attrs = const_cast<CUlaunchAttribute*>(call.kernel->launch.attributes);
@@ -209,18 +195,16 @@ Status CudaRunState::submit(const CudaRecording& recording, const Submission& su
         (submission.observation != nullptr || submission.times != nullptr || submission.ring != nullptr))
         return {Code::unsupported, "a run that the caller captures cannot be timed or observed",
                 "Run it outside."};
-    XPURT_ASSIGN_OR_RETURN(auto state, state_for(recording, submission.workspace == nullptr));
-    RecordingState& plan = *state;
+    RecordingState& plan = recording_states_[&recording];
     if (captured_) {
         ++counters.plain;
-        return submit_directly(recording, submission, plan);
+        return submit_directly(recording, submission);
     }
     watch_.will_launch(recording);
-    // Runs on different streams must not use these at the same time: arena, workspace, report words, graph.
-    exclusive_ |= submission.slots[0] != nullptr || plan.workspace != 0 || recording.reports != nullptr;
+    // Runs on different streams must not use these at the same time: arena, report words, graph.
+    exclusive_ |= submission.slots[0] != nullptr || recording.reports != nullptr;
     if (submission.observation != nullptr) return submit_observed(recording, submission, plan);
-    if (submission.times != nullptr || submission.ring != nullptr)
-        return submit_timed(recording, submission, plan);
+    if (submission.times != nullptr || submission.ring != nullptr) return submit_timed(recording, submission);
 
     // The first run uses single launches: libraries initialize themselves in it, which is not possible during
     // capture, and a plan that runs once needs no graph.
@@ -228,20 +212,20 @@ Status CudaRunState::submit(const CudaRecording& recording, const Submission& su
     plan.submitted_before = true;
     if (first || plan.declined || recording.calls.size() < 2 || nvtx_calls()) {
         ++counters.plain;
-        return submit_directly(recording, submission, plan);
+        return submit_directly(recording, submission);
     }
     exclusive_ = true;
     const bool created = plan.graph != nullptr;
-    const bool same_workspace = plan.graph_workspace == workspace_of(submission, plan);
-    if (!created || !same_workspace || !plan.graph->fits(submission.args)) {
-        XPURT_ASSIGN_OR_RETURN(auto updated, created&& same_workspace ? plan.graph->update(submission.args)
-                                                                      : Result<bool>(false));
+    const bool same_arena = plan.graph_arena == workspace_arena(recording, submission);
+    if (!created || !same_arena || !plan.graph->fits(submission.args)) {
+        XPURT_ASSIGN_OR_RETURN(
+            auto updated, created&& same_arena ? plan.graph->update(submission.args) : Result<bool>(false));
         if (!updated)
             if (Status status = make_graph(recording, submission, plan); !status.ok()) {
                 plan.declined = true;
                 declined = status.message;
                 ++counters.plain;
-                return submit_directly(recording, submission, plan);
+                return submit_directly(recording, submission);
             }
         ++(created ? counters.updates : counters.captures);
     }
@@ -255,26 +239,24 @@ Status CudaRunState::make_graph(const CudaRecording& recording, const Submission
     if (plan.graph == nullptr) plan.graph = std::make_unique<CudaGraph>(*device_, recording);
     Status status = plan.graph->capture(
         own_stream_, submission.args,
-        [&](const CudaRecording::CudaCall& call) { return launch(call, submission, plan, own_stream_); });
+        [&](const CudaRecording::CudaCall& call) { return launch(call, submission, own_stream_); });
     if (!status.ok()) plan.graph.reset();
-    plan.graph_workspace = workspace_of(submission, plan);
+    plan.graph_arena = workspace_arena(recording, submission);
     return status;
 }
 
-Status CudaRunState::submit_directly(const CudaRecording& recording, const Submission& submission,
-                                     const RecordingState& plan) {
+Status CudaRunState::submit_directly(const CudaRecording& recording, const Submission& submission) {
     const bool ranges = nvtx_calls();
     for (const CudaRecording::CudaCall& call : recording.calls) {
         if (submission.is_cancelled()) return cancelled();
         const NvtxRange range(ranges, ranges ? text_of(*call.call) : std::string());
-        XPURT_TRY(launch(call, submission, plan, current_stream_));
+        XPURT_TRY(launch(call, submission, current_stream_));
     }
     return {};
 }
 
 // Launch call by call with an event between any two, and wait for the last event.
-Status CudaRunState::submit_timed(const CudaRecording& recording, const Submission& submission,
-                                  const RecordingState& plan) {
+Status CudaRunState::submit_timed(const CudaRecording& recording, const Submission& submission) {
     struct TimingEvents {
         const Device& device;
         std::vector<CUevent> events;
@@ -295,7 +277,7 @@ Status CudaRunState::submit_timed(const CudaRecording& recording, const Submissi
     XPURT_TRY(record_event(0));
     for (size_t i = 0; i < recording.calls.size(); ++i) {
         if (submission.is_cancelled()) return cancelled();
-        XPURT_TRY(launch(recording.calls[i], submission, plan, current_stream_));
+        XPURT_TRY(launch(recording.calls[i], submission, current_stream_));
         XPURT_TRY(record_event(i + 1));
     }
     const CUevent last = timing.events.back();

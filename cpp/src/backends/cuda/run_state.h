@@ -20,21 +20,20 @@ struct CudaKernel final : PreparedKernel {
     std::shared_ptr<KernelReports> reports;  // where the kernel may report errors
 
     std::string implementation() const override { return library ? library->implementation() : ""; }
+    size_t workspace_bytes() const override { return library ? library->workspace_bytes() : 0; }
 };
 
 struct CudaRecording final : Recording {
     struct CudaCall {
         const CudaKernel* kernel;
         const KernelCall* call;
-        size_t first_arg;
+        size_t first_arg, workspace_offset;
     };
     std::vector<CudaCall> calls;
     size_t first_arg = 0, args = 0;  // of all calls together, in Submission::args
-    size_t workspace = 0;            // largest workspace of any call; calls on one stream can share it
+    bool has_workspace = false;      // of any call; it is in the arena
     std::shared_ptr<KernelReports> reports;
     std::vector<const KernelCall*> reporters;  // calls whose kernels may report errors
-
-    size_t workspace_bytes() const noexcept override { return workspace; }
 };
 
 // A recording as a CUDA graph: captured once and launched repeatedly; kernel arguments are updated when
@@ -111,10 +110,9 @@ class CudaRunState final : public RunState {
   private:
     struct RecordingState {
         std::unique_ptr<CudaGraph> graph;
-        bool submitted_before = false;          // it has been submitted before
-        bool declined = false;                  // capturing failed: use single launches
-        CUdeviceptr workspace = 0;              // its own, unless every submission brings one
-        const void* graph_workspace = nullptr;  // which the graph's nodes use
+        bool submitted_before = false;      // it has been submitted before
+        bool declined = false;              // capturing failed: use single launches
+        const void* graph_arena = nullptr;  // where the graph's nodes have their workspaces, if any
     };
     struct StagingBlock {
         char* block;
@@ -128,14 +126,12 @@ class CudaRunState final : public RunState {
 
     CudaRunState(std::shared_ptr<Device> device, std::shared_ptr<ReportWatchList> watches)
         : device_(std::move(device)), watch_list_(std::move(watches)), watch_(device_) {}
-    Result<RecordingState*> state_for(const CudaRecording& recording, bool own_workspace);
-    static void* workspace_of(const Submission& submission, const RecordingState& plan);
-    Status launch(const CudaRecording::CudaCall& call, const Submission& submission,
-                  const RecordingState& plan, CUstream stream) const;
-    Status submit_directly(const CudaRecording& recording, const Submission& submission,
-                           const RecordingState& plan);
-    Status submit_timed(const CudaRecording& recording, const Submission& submission,
-                        const RecordingState& plan);
+    static const void* workspace_arena(const CudaRecording& recording, const Submission& submission) {
+        return recording.has_workspace ? submission.slots[0] : nullptr;
+    }
+    Status launch(const CudaRecording::CudaCall& call, const Submission& submission, CUstream stream) const;
+    Status submit_directly(const CudaRecording& recording, const Submission& submission);
+    Status submit_timed(const CudaRecording& recording, const Submission& submission);
     Status submit_observed(const CudaRecording& recording, const Submission& submission,
                            RecordingState& plan);
     Status make_graph(const CudaRecording& recording, const Submission& submission, RecordingState& plan);

@@ -182,7 +182,7 @@ class PlanWriter:
     def _decision(self, region: str, atoms: Sequence[Atom]) -> Decision:
         """Return the reason for this engine, and the first reason against each other engine.
 
-        A demand comes before other reasons, and a more frequent one of the steps before a rarer one.
+        The reason is the most frequent one among the atoms that a demand assigns; without demands, among all atoms.
         """
         reasons = Counter((a.code, a.why) for a in atoms)
         demands = Counter((a.code, a.why) for a in atoms if a.forced)

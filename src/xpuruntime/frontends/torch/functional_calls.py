@@ -75,6 +75,21 @@ def returns_operand(node: Any) -> bool:
     )
 
 
+def written_tensor(node: Any) -> Any:
+    """Return the tensor that a node writes to, its first argument; None for one that writes to another argument, or to a list."""
+    torch = find_torch()
+    written = [
+        a.name for a in node.target._schema.arguments if a.alias_info is not None and a.alias_info.is_write
+    ]
+    first = node.args[0] if node.args else None
+    value = first.meta.get("val") if isinstance(first, torch.fx.Node) else None
+    return (
+        value
+        if isinstance(value, torch.Tensor) and written == [node.target._schema.arguments[0].name]
+        else None
+    )
+
+
 def asserts(node: Any) -> bool:
     """Return whether a node only checks a value."""
     return str(node.target).startswith("aten._assert_")
@@ -106,9 +121,10 @@ class MemoryUses:
 
         A program that was saved and loaded has a storage of its own for each node, which does not tell.
         """
-        if not self.is_known:
+        written = written_tensor(node)
+        if not self.is_known or written is None:
             raise MustDecomposeWhole
-        for other in self.sharing[storage_of(node.args[0].meta["val"])]:
+        for other in self.sharing[storage_of(written)]:
             earlier = self.position[other] < self.position[node]
             if other.op == "placeholder" or (
                 earlier and any(self.position[u] > self.position[node] for u in other.users)

@@ -28,7 +28,6 @@ from .decompose import decomposed, refuse_extra_dims
 from .export import error_source, exported, find_torch, shapes_by_argument
 from .ops import TABLE
 from .program import ProgramImport
-from .row_loops import with_triangular_systems
 from .weights import TorchWeights
 
 __all__ = [
@@ -63,9 +62,8 @@ class ExportedModel(NamedTuple):
         who = error_source(self.name)
         step("importing PyTorch's export")
         keep = set(TABLE)
-        exported = with_triangular_systems(self.program)
         while True:
-            program = decomposed(exported, keep, who)
+            program = decomposed(self.program, keep, who)
             attempt = ProgramImport(program, self.name, self.dynamic_shapes, self.saved)
             graph = attempt.graph(who)
             refused = attempt.lowering.refused & keep

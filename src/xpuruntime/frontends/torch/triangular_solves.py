@@ -44,8 +44,8 @@ def solves_as_in_eval(model: Any) -> Iterator[None]:
 
 
 def _files(model: Any) -> list[ModuleType]:
-    """Return the Python modules with the question that define the model's layers."""
-    names = dict.fromkeys(type(layer).__module__ for layer in model.modules())
+    """Return the Python modules with the question that define the model's layers, or classes that these are derived from."""
+    names = dict.fromkeys(c.__module__ for layer in model.modules() for c in type(layer).__mro__)
     files = (sys.modules.get(name) for name in names)
     return [file for file in files if file is not None and callable(vars(file).get(_QUESTION))]
 

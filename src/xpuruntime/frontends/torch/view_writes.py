@@ -18,6 +18,7 @@ from .functional_calls import (
     returns_operand,
     storage_of,
     without_write,
+    written_tensor,
 )
 from .nodes import as_list
 
@@ -32,14 +33,14 @@ _FILLS = {"copy_": "copy", "fill_": "fill", "zero_": "zero"}
 def functional_writes(nodes: Sequence[Any]) -> Sequence[Any]:
     """Return nodes without the writes that ``functional_targets`` refuses, as far as that is possible. They may be of another graph."""
     writes = [n for n in nodes if _is_write(n)]
-    if not writes:
+    if not writes or any(written_tensor(w) is None for w in writes):
         return nodes
     memory = MemoryUses({n: i for i, n in enumerate(nodes)})
     if not memory.is_known:
         return nodes
     by_storage: dict[int, list[Any]] = {}
     for write in writes:
-        by_storage.setdefault(storage_of(write.args[0].meta["val"]), []).append(write)
+        by_storage.setdefault(storage_of(written_tensor(write)), []).append(write)
     buffers = {
         member: buffer
         for storage, own in by_storage.items()
@@ -254,7 +255,12 @@ class _Rewriter:
         written = write.args[0].meta["val"]
         if _packet(write) == "copy_":
             source = write.args[1].meta["val"]
-            if source.shape == written.shape and source.dtype is written.dtype:
+            # Views of the content, such as as_strided, read it in the order of the strides.
+            if (source.shape, source.dtype, source.stride()) == (
+                written.shape,
+                written.dtype,
+                written.stride(),
+            ):
                 return args[1]
         target = _new_content(write)
         return self._call({**write.meta, "val": written}, _name(target), target, *args, **kwargs)

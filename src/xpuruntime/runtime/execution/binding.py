@@ -123,6 +123,9 @@ def bind_plan(
             )
             if call.binary >= 0:
                 core_plan.set_own_module(loaded(call.binary))
+        for b in plan.buffers:
+            if b.kind is BufferKind.SCRATCH and b.root == b.name and b.name not in slots:
+                core_plan.add_arena_part(b.offset, b.size_bytes, b.first, b.last)
         for i, name in copied_outputs:
             core_plan.add_output_copy(location(name), i, buffers[name].size_bytes)
     except (KeyError, IndexError) as error:

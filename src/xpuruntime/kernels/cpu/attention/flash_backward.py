@@ -78,12 +78,12 @@ def _grad_stage(call: NodeCall, text: BackwardText, block: LaneBlock, item: int,
     results = (1, 2) if keys else (0,)
     names = ("grad", "q", "k", "v", "lse", "mask")
     args = [f"in{i}" for i, n in enumerate(_OPERANDS) if n in names and call.optional(i) is not None]
-    # In the lanes: operands, results, scores and slopes, and three numbers of each query; then the rows of a block, widened.
+    # Per lane: operands, results, scores and their gradients, and three numbers of the query. Then the rows of a block, as wide floats.
     scratch = (
         (3 * s.d + 2 * s.dv + 2 * block.keys + 3) * block.lanes + block.keys * (s.d + s.dv)
     ) * item + 256
-    share = 2 * (s.d + s.dv) if keys else 3 * s.d + s.dv
-    flops = s.flops // (s.d + s.dv) * share
+    flops_per_score = 2 * (s.d + s.dv) if keys else 3 * s.d + s.dv
+    flops = s.flops // (s.d + s.dv) * flops_per_score
     what = "keys" if keys else "queries"
     return Stage(
         f"attention_grad_{what}_{s.batch}x{s.kv_heads * s.group}x{s.queries}x{s.keys}x{s.d}",

@@ -18,6 +18,7 @@ from ....decisions import Reason, Support
 from ...kernel import Kernel, LoweredCall, NodeCall, Stage
 from ...spec.attention import AttentionShape, supported
 from ...spec.product import sizes
+from ..crossovers import crossovers_of
 from ..heavy import CHUNK_BYTES, TAGS, bytes_of, in_chunks
 from ..matmul.libraries import CHOICES, absent
 from .flash import HEAD_SIZES
@@ -26,11 +27,6 @@ __all__ = ["KERNELS", "CudnnAttention"]
 
 _MAX_HEAD_SIZE = 256
 """Maximum head size of cuDNN's engines for compute capability 8.0 and later (support matrix of cuDNN 9.19's graph API)."""
-
-_MEASURED_HEADS = (64, 128)
-"""Head sizes at which both kernels were measured."""
-_MIN_BLOCKS, _MIN_QUERIES = 512, 512
-"""Sizes from which on cuDNN is faster: query tiles of all heads, and, without a causal mask, queries."""
 
 _SIZED = ("q", "k", "v")
 
@@ -98,18 +94,19 @@ class CudnnAttention(Kernel):
 def _faster(s: AttentionShape, target: CodegenTarget) -> bool:
     """Return whether cuDNN is faster than ``flash_v2`` (``docs/development/kernel-notes.md``, ``benchmarks/cuda/attention_sizes.py``).
 
-    It is for heads of 64 and 128 elements with at least 512 query tiles, or at least 512 queries without a causal mask. ``flash_v2`` does not
-    support heads of more than 128 elements.
+    The sizes are those of ``crossovers``. ``flash_v2`` does not support heads of more than 128 elements.
     """
     head_size = max(s.d, s.dv)
     if head_size > HEAD_SIZES[-1]:
         return True
     if not (isinstance(target, CudaTarget) and target.sm.wgmma):
         return False
-    if s.queries != s.keys or s.d != s.dv or s.d not in _MEASURED_HEADS:
+    measured = crossovers_of(target)
+    if s.queries != s.keys or s.d != s.dv or s.d not in measured.cudnn_attention_heads:
         return False
-    blocks = s.batch * s.kv_heads * s.group * math.ceil(s.queries / 128)
-    return blocks >= _MIN_BLOCKS or (not s.causal and s.queries >= _MIN_QUERIES)
+    tiles = s.batch * s.kv_heads * s.group * math.ceil(s.queries / 128)
+    many_queries = not s.causal and s.queries >= measured.cudnn_attention_queries
+    return tiles >= measured.cudnn_attention_tiles or many_queries
 
 
 def _missing(s: AttentionShape) -> str:

@@ -24,6 +24,7 @@ from ...kernel import Kernel, LoweredCall, NodeCall, Packed, Stage
 from ...portable.text import offset_text
 from ...spec.conv import FLOATS, OPS, act_of, stem_of, strides_of_weight, supported
 from ...spec.conv_shape import ConvShape
+from ..crossovers import crossovers_of
 from ..heavy import (
     MAX_BLOCKS_YZ,
     TAGS,
@@ -48,10 +49,6 @@ __all__ = ["KERNELS", "CudnnConv", "ImplicitGemm", "fma_call", "tensor_stage"]
 
 _CLIPPED = frozenset(["relu", "relu6", "leaky_relu"])
 """Activations that clamp; see ``CudnnConv.supports``."""
-_MIN_FILTERS = 4
-"""Minimum filters of a group with which a tile of 16 filters pays."""
-_SMALL_K = 512
-"""Maximum k of a small product: eight steps of a tile's loop, a few microseconds. cuDNN takes 40 to 80 us for 240 channels and 40 filters per group."""
 _IMAGE_CHANNELS = 4
 """Maximum channels of an image: its first layer has no other fast kernel."""
 _CUDNN_ACTS = ("none", "relu", "relu6", "leaky_relu", "tanh", "sigmoid", "gelu", "silu", "gelu_tanh")
@@ -108,7 +105,8 @@ class ImplicitGemm(Kernel):
             return False
         if dtype in TAGS:
             return _is_small_grouped_product(s, dtype, target)
-        if dtype is not DType.FLOAT32 or (s.groups > 1 and s.filters < _MIN_FILTERS):
+        few_filters = s.groups > 1 and s.filters < crossovers_of(target).conv_min_filters
+        if dtype is not DType.FLOAT32 or few_filters:
             return False
         return not Depthwise().supports(call, target)
 
@@ -140,7 +138,7 @@ def _is_small_grouped_product(s: ConvShape, dtype: DType, target: CodegenTarget)
     aligned = s.channels % 8 == 0 and in_chunks(dtype, s.x[0], *s.x[2:])
     if s.groups == 1 or s.taps != 1 or not aligned or s.x[1] != 1 or s.y[1] != 1:
         return False
-    if not 0 < s.channels <= _SMALL_K or not s.pixels * s.filters:
+    if not 0 < s.channels <= crossovers_of(target).grouped_product_max_k or not s.pixels * s.filters:
         return False
     blocks = tile_for(s.pixels, s.filters, s.groups, target).blocks(s.pixels, s.filters) * s.groups
     return blocks <= multiprocessors(target)

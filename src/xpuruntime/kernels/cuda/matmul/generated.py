@@ -10,7 +10,6 @@ Large products are compute-bound; those of few rows run better on ``gemv``.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +21,7 @@ from ...kernel import Kernel, LoweredCall, NodeCall, Stage
 from ...portable.text import offset_text
 from ...spec.matmul import OPS, product_of
 from ...spec.product import Product
+from ..crossovers import crossovers_of
 from ..heavy import TAGS, about, bytes_of, c_bool, constants, multiprocessors, shared_limit
 from ..launch import LaunchConfig, cuda_stage
 from .fma import FmaConfig, fma_config, fma_launch, fma_lowered, fma_numbers, split_arguments
@@ -84,8 +84,8 @@ def tile_for(m: int, n: int, batches: int, target: CodegenTarget) -> Tile:
     )
 
 
-_SHORT_K, _SMALL_TILES = 768, TILES[-2:]
-"""The largest k for which tiles were compared, and the tiles that were faster than all others."""
+_SMALL_TILES = TILES[-2:]
+"""Tiles that are faster than all others for a short k."""
 
 
 def product_tile(p: Product, target: CodegenTarget) -> Tile:
@@ -94,15 +94,10 @@ def product_tile(p: Product, target: CodegenTarget) -> Tile:
     On an H100 a small tile was the fastest for each of 19 layers (benchmarks/cuda/products_16bit.py).
     """
     small = [t for t in _SMALL_TILES if t.shared <= shared_limit(target)]
-    if p.k > _SHORT_K or not small:
+    if p.k > crossovers_of(target).product_short_k or not small:
         return tile_for(p.m, p.n, p.batches, target)
     enough = 2 * multiprocessors(target)
     return next((t for t in small if t.blocks(p.m, p.n) * p.batches >= enough), small[-1])
-
-
-_MAX_K: Mapping[DType, int] = {DType.FLOAT32: 128, DType.FLOAT16: 192, DType.BFLOAT16: 192}
-_MIN_RESULTS: Mapping[DType, int] = {DType.FLOAT32: 1 << 20, DType.FLOAT16: 1 << 19, DType.BFLOAT16: 1 << 19}
-"""Sizes of products that are bound by their results rather than by FMAs."""
 
 
 class Generated(Kernel):
@@ -118,7 +113,11 @@ class Generated(Kernel):
     def leads(self, call: NodeCall, target: CodegenTarget) -> bool:
         """Return whether it is faster than cuBLASLt with a second stage: with few k and an activation, whose results are the most traffic."""
         p, dtype = product_of(call).flat(), call.outputs[0].dtype
-        if not 0 < p.k <= _MAX_K.get(dtype, 0) or p.m * p.n < _MIN_RESULTS[dtype]:
+        measured = crossovers_of(target)
+        if (
+            not 0 < p.k <= measured.product_max_k.get(dtype, 0)
+            or p.m * p.n < measured.product_min_results[dtype]
+        ):
             return False
         sides = matrices_of(p, dtype)
         if p.act == "none" or sides is None or sides.b_rows:

@@ -13,16 +13,14 @@ from ....codegen.cuda.target import CudaTarget
 from ....codegen.target import CodegenTarget
 from ...kernel import LoweredCall, NodeCall
 from ...spec.linear import LinearLayer
+from ..crossovers import crossovers_of
 from ..heavy import TAGS, about, constants, multiprocessors, shared_limit
 from ..launch import Argument, LaunchConfig, cuda_stage
 from .gemv import gemv_finish, problem_of_layer
 from .quantized_tiles import QuantizedConfig, QuantizedTiles, struct_text, weight_arguments
 from .text import parts_of
 
-__all__ = ["MAX_ROWS", "RowsConfig", "by_wgmma", "rows_config", "rows_lowered", "whole_split"]
-
-MAX_ROWS = {True: 64, False: 1024}
-"""Maximum rows, if cuBLASLt or if our own GEMM multiplies the weight as floats; above this, that is faster."""
+__all__ = ["RowsConfig", "by_wgmma", "rows_config", "rows_lowered", "whole_split"]
 
 _GROUP_OUTPUTS, _STEP, _W_STAGES = 64, 64, 3
 """Outputs of a warpgroup, inputs of a step, and buffers of the weight as floats."""
@@ -65,12 +63,13 @@ class RowsConfig:
 def by_wgmma(t: QuantizedTiles, target: CodegenTarget, *, library: bool) -> bool:
     """Return whether a layer of many rows is computed here. ``library``: whether cuBLASLt would multiply the weight as floats."""
     layer, wgmma = t.layer, isinstance(target, CudaTarget) and target.sm.wgmma
+    of_library, of_ours = crossovers_of(target).quantized_max_rows
     fits = rows_config(t, target).shared <= shared_limit(target)
     return (
         wgmma
         and fits
         and layer.dtype in TAGS
-        and layer.m <= MAX_ROWS[library]
+        and layer.m <= (of_library if library else of_ours)
         and layer.k > 0
         and layer.halves == 1
     )
