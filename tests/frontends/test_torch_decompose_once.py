@@ -21,21 +21,6 @@ sys.path.pop(0)
 nn, F = torch.nn, torch.nn.functional
 
 
-@pytest.fixture
-def taken(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Whether each decomposition was done call by call."""
-    outcomes: list[bool] = []
-    once = decompose.decomposed_once
-
-    def recorded(*args: Any) -> Any:
-        result = once(*args)
-        outcomes.append(result is not None)
-        return result
-
-    monkeypatch.setattr(decompose, "decomposed_once", recorded)
-    return outcomes
-
-
 def whole(module: Any, inputs: Any) -> str:
     """The graph's text with the program decomposed as a whole."""
     with pytest.MonkeyPatch.context() as patch:

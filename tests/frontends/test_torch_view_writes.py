@@ -11,27 +11,12 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from xpuruntime.errors import ModelError  # noqa: E402
-from xpuruntime.frontends.torch import decompose, import_torch  # noqa: E402
+from xpuruntime.frontends.torch import import_torch  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).parent))
 from torch_oracle import OfFunction, same  # noqa: E402
 
 sys.path.pop(0)
-
-
-@pytest.fixture
-def once(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Whether each decomposition was done call by call."""
-    outcomes: list[bool] = []
-    decomposed_once = decompose.decomposed_once
-
-    def recorded(*args: Any) -> Any:
-        result = decomposed_once(*args)
-        outcomes.append(result is not None)
-        return result
-
-    monkeypatch.setattr(decompose, "decomposed_once", recorded)
-    return outcomes
 
 
 def through_a_view(x: Any) -> Any:
@@ -149,14 +134,14 @@ ONCE = {
 
 
 @pytest.mark.parametrize("name", ONCE)
-def test_writes_are_computed_as_pytorch_does(name: str, once: list[bool]) -> None:
+def test_writes_are_computed_as_pytorch_does(name: str, taken: list[bool]) -> None:
     same(ONCE[name], torch.randn(3, 4), others=[(torch.randn(3, 4),)])
-    assert all(once)
+    assert all(taken)
 
 
-def test_a_loop_over_rows_is_a_chain(once: list[bool]) -> None:
+def test_a_loop_over_rows_is_a_chain(taken: list[bool]) -> None:
     graph = same(rows_in_a_loop, torch.randn(2, 4, 4), others=[(torch.randn(2, 4, 4),)])
-    assert all(once)
+    assert all(taken)
     assert sum(n.op == "select_scatter" for n in graph) == 3
 
 
@@ -169,7 +154,7 @@ def test_memory_of_inputs_is_left_to_pytorch() -> None:
         import_torch(OfFunction(written).eval(), (torch.randn(3, 4),))
 
 
-def test_long_chains_of_writes(once: list[bool]) -> None:
+def test_long_chains_of_writes(taken: list[bool]) -> None:
     def chain(x: Any) -> Any:
         y, rows = x * 1, []
         for i in range(400):
@@ -179,7 +164,7 @@ def test_long_chains_of_writes(once: list[bool]) -> None:
         return y + 0, sum(r for r in rows if r is not None)
 
     same(chain, torch.randn(3, 4))
-    assert all(once)
+    assert all(taken)
 
 
 def test_views_of_views_of_views() -> None:

@@ -170,10 +170,9 @@ Status CudaRunState::launch(const CudaRecording::CudaCall& call, const Submissio
     if (call.call->tasks == 0) return {};
     void* const* const args = submission.args + call.first_arg;
     if (call.kernel->library) {
-        void* const workspace =
-            call.kernel->workspace_bytes() == 0
-                ? nullptr
-                : static_cast<char*>(static_cast<void*>(submission.slots[0])) + call.workspace_offset;
+        void* const workspace = call.kernel->workspace_bytes() == 0
+                                    ? nullptr
+                                    : static_cast<char*>(submission.slots[0]) + call.workspace_offset;
         return with_kernel_name(*call.call, call.kernel->library->launch(args, workspace, stream));
     }
     CUlaunchConfig config = call.kernel->launch.config;

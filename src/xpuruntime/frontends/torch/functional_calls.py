@@ -20,6 +20,7 @@ __all__ = [
     "returns_operand",
     "storage_of",
     "without_write",
+    "written_tensor",
 ]
 
 _IN_PLACE = frozenset((
@@ -78,16 +79,12 @@ def returns_operand(node: Any) -> bool:
 def written_tensor(node: Any) -> Any:
     """Return the tensor that a node writes to, its first argument; None for one that writes to another argument, or to a list."""
     torch = find_torch()
-    written = [
-        a.name for a in node.target._schema.arguments if a.alias_info is not None and a.alias_info.is_write
-    ]
+    arguments = node.target._schema.arguments
+    written = [a for a in arguments if a.alias_info is not None and a.alias_info.is_write]
     first = node.args[0] if node.args else None
     value = first.meta.get("val") if isinstance(first, torch.fx.Node) else None
-    return (
-        value
-        if isinstance(value, torch.Tensor) and written == [node.target._schema.arguments[0].name]
-        else None
-    )
+    writes_first_alone = [a.name for a in written] == [arguments[0].name]
+    return value if writes_first_alone and isinstance(value, torch.Tensor) else None
 
 
 def asserts(node: Any) -> bool:

@@ -255,12 +255,8 @@ class _Rewriter:
         written = write.args[0].meta["val"]
         if _packet(write) == "copy_":
             source = write.args[1].meta["val"]
-            # Views of the content, such as as_strided, read it in the order of the strides.
-            if (source.shape, source.dtype, source.stride()) == (
-                written.shape,
-                written.dtype,
-                written.stride(),
-            ):
+            # Strides count, too: views of the content, such as as_strided, read it in the order of its memory.
+            if _layout(source) == _layout(written):
                 return args[1]
         target = _new_content(write)
         return self._call({**write.meta, "val": written}, _name(target), target, *args, **kwargs)
@@ -270,6 +266,10 @@ class _Rewriter:
         node.meta = meta
         assert all(hasattr(v, "shape") for v in as_list(meta["val"]))
         return node
+
+
+def _layout(tensor: Any) -> tuple[Any, ...]:
+    return tensor.dtype, tensor.shape, tensor.stride()
 
 
 def _name(target: Any) -> str:
