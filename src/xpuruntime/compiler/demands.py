@@ -6,7 +6,7 @@ blocked, and a decision records it. A rewrite within the family is allowed only 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -110,6 +110,9 @@ class Demands:
             expands=self._expands,
             computes=self._computes,
             few_rows=min((t.few_rows for t in self.targets), default=PassContext().few_rows),
+            few_rows_16_bits=min(
+                (t.few_rows_16_bits for t in self.targets), default=PassContext().few_rows_16_bits
+            ),
             product_multiple=self._product_multiple(),
             wide_products=self.phase == "train_backward",
             joins_readers=self.phase == "train_backward",
@@ -152,8 +155,8 @@ class Demands:
                 return True
         return False
 
-    def _computes(self, graph: Graph, node: Node) -> Support:
-        call = _static_call(graph, node)
+    def _computes(self, graph: Graph, node: Node, weights: Collection[str] = ()) -> Support:
+        call = _static_call(graph, node, weights)
         if call is None:
             return Support.no(Reason.SHAPE_UNSUPPORTED, "sizes are not known yet")
         for target in self.targets:
@@ -242,10 +245,10 @@ def _offer_of(kernel: Kernel, support: Support, call: NodeCall, target: CodegenT
     )
 
 
-def _static_call(graph: Graph, node: Node) -> NodeCall | None:
-    """Return a node as kernels see it; None if a size is dynamic."""
+def _static_call(graph: Graph, node: Node, weights: Collection[str] = ()) -> NodeCall | None:
+    """Return a node as kernels see it; None if a size is dynamic. ``weights``: values that are weights for kernels."""
     specs = [graph.spec(i) for i in node.values] + [v.spec for v in node.outputs if v.spec is not None]
     if not all(isinstance(d, int) for s in specs for d in s.shape):
         return None
-    inputs = tuple(Operand(i, graph.spec(i)) if isinstance(i, str) else i for i in node.inputs)
+    inputs = tuple(Operand(i, graph.spec(i), i in weights) if isinstance(i, str) else i for i in node.inputs)
     return NodeCall(node, inputs, tuple(v.spec for v in node.outputs if v.spec is not None))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Collection, Container, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
@@ -23,7 +23,14 @@ def _any_op(op: str, graph: Graph, nodes: Sequence[Node]) -> Support:
     return Support.yes()
 
 
-def _any_node(graph: Graph, node: Node) -> Support:
+class Computes(Protocol):
+    """Says whether a kernel computes a node whose operands of these names are weights."""
+
+    def __call__(self, graph: Graph, node: Node, weights: Collection[str] = ()) -> Support:
+        """Return yes, or no with the reason."""
+
+
+def _any_node(graph: Graph, node: Node, weights: Collection[str] = ()) -> Support:
     return Support.yes()
 
 
@@ -57,6 +64,7 @@ class PassContext:
     peek:       a weight's elements, or None if they are not available; ``recognize_rope`` compares the halves of its tables,
                 ``recognize_causal`` reads masks.
     few_rows:   maximum rows for which a decoder's layer is fused with its norm or gate.
+    few_rows_16_bits: the same for products of 16-bit floats.
     product_multiple: extents of 16-bit products that ``align_products`` pads to; 1: it pads nothing.
     wide_products: whether ``widen_products`` computes gradients of weights in the dtype that they are converted to.
     joins_readers: whether ``fuse_pointwise`` also merges elementwise nodes that only read the same value.
@@ -71,8 +79,9 @@ class PassContext:
     may_become: Callable[[str, Graph, Sequence[Node]], Support] = _any_op
     has_kernel: Callable[[str], bool] = _always
     expands: Callable[[Graph, Node], bool] | None = None
-    computes: Callable[[Graph, Node], Support] = _any_node
+    computes: Computes = _any_node
     few_rows: int = 8
+    few_rows_16_bits: int = 8
     product_multiple: int = 1
     wide_products: bool = False
     joins_readers: bool = False
