@@ -363,7 +363,7 @@ def peers(
 
 
 def captured(step: Callable[[], Any]) -> Callable[[], Any]:
-    """Capture a step in a CUDA graph. Return its replay."""
+    """Capture a step in a CUDA graph. Return its replay, which keeps the step and so the tensors that the graph reads."""
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):
         for _ in range(3):
@@ -372,7 +372,11 @@ def captured(step: Callable[[], Any]) -> Callable[[], Any]:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         step()
-    return graph.replay
+
+    def replay(kept: Callable[[], Any] = step) -> None:
+        graph.replay()
+
+    return replay
 
 
 def compiled(report: Report, args: argparse.Namespace) -> Any:
