@@ -365,6 +365,7 @@ def peers(
 def captured(step: Callable[[], Any]) -> Callable[[], Any]:
     """Capture a step in a CUDA graph. Return its replay, which keeps the step and so the tensors that the graph reads."""
     side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())  # which may still read the prompt
     with torch.cuda.stream(side):
         for _ in range(3):
             step()
