@@ -66,12 +66,19 @@ def _steps(s: GemvProblem) -> int:
     return max(1, math.ceil(s.k / _STEP))
 
 
+def _tiles(s: GemvProblem) -> int:
+    return math.ceil(s.n / (_WEIGHT_ROWS // (1 + s.gated)))
+
+
 def mma_leads(s: GemvProblem, target: CodegenTarget) -> bool:
     """Return whether tensor cores are faster than FMAs: for several rows, and for one row of a large weight."""
     if s.dtype not in TAGS or s.count != 1 or not 0 < s.m <= MAX_ROWS or not s.k:
         return False
+    if s.m > 1:
+        return True
     sizes, weight = crossovers_of(target), s.n * (1 + s.gated) * s.k * 2
-    return s.m > 1 or (weight >= sizes.gemv_mma_min_bytes and s.k >= sizes.gemv_mma_min_k)
+    filled = _tiles(s) >= sizes.gemv_mma_min_fill * multiprocessors(target)
+    return filled and weight >= sizes.gemv_mma_min_bytes and s.k >= sizes.gemv_mma_min_k
 
 
 def mma_tile_config(s: GemvProblem, target: CodegenTarget) -> MmaTileConfig | None:
@@ -80,7 +87,7 @@ def mma_tile_config(s: GemvProblem, target: CodegenTarget) -> MmaTileConfig | No
     A weight of few tiles has one per block, and rings for all of a warp's steps if they fit. Of a larger one, each SM has one block.
     """
     sms = multiprocessors(target)
-    tiles = math.ceil(s.n / (_WEIGHT_ROWS // (1 + s.gated)))
+    tiles = _tiles(s)
     grids = (tiles,) if tiles <= sms else (tiles, sms) if tiles <= 1.5 * sms else (sms,)
     configs = (
         _config(s, tiles, blocks, sms, shared_limit(target), least)
