@@ -50,7 +50,7 @@ CALLS: tuple[tuple[Any, str, tuple[Any, ...], dict[str, Any]], ...] = (
     (NormLinear("matmul/gemv"), "norm_linear", (empty((1, 1536)), empty((5120, 1536)), empty((5120,)), None, empty((1536,))),
      {"gated": True, "act": "silu"}),
     (NormLinear("matmul/gemv"), "norm_linear", (empty((3, 37), "float64"), empty((9, 37), "float64"), None, empty((3, 9), "float64")), {}),
-    (Gemv(), "fused_linear", (empty((8, 8960)), empty((1536, 8960)), None, empty((8, 1536))), {}),
+    (Gemv(), "fused_linear", (empty((8, 4096)), empty((1536, 4096)), None, empty((8, 1536))), {}),
     (NormLinear("matmul/gemv"), "norm_linear", (empty((16, 1536), "float16"), empty((5120, 1536), "float16"), None, None, empty((1536,), "float16")),
      {"gated": True, "act": "silu"}),
     (ExpertGemv(), "expert_linear", (empty((1, 2048)), empty((8, 1536, 2048)), empty((1, 2), "int64")), {"gated": True, "act": "silu"}),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Container, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from numpy.typing import NDArray
 
@@ -23,14 +23,11 @@ def _any_op(op: str, graph: Graph, nodes: Sequence[Node]) -> Support:
     return Support.yes()
 
 
-class Computes(Protocol):
-    """Says whether a kernel computes a node whose operands of these names are weights."""
-
-    def __call__(self, graph: Graph, node: Node, weights: Collection[str] = ()) -> Support:
-        """Return yes, or no with the reason."""
+def _any_layer(graph: Graph, node: Node, weights: Collection[str]) -> Support:
+    return Support.yes()
 
 
-def _any_node(graph: Graph, node: Node, weights: Collection[str] = ()) -> Support:
+def _any_node(graph: Graph, node: Node) -> Support:
     return Support.yes()
 
 
@@ -61,6 +58,7 @@ class PassContext:
     expands:    whether ``decompose`` expands this node although kernels list its op: its expansion is a policy's ``naive``.
                 None: where ``has_kernel`` says no.
     computes:   whether a kernel computes this node, which is not in the graph yet: some fused ops have kernels for few shapes only.
+    repays:     whether the kernel of this fused layer, which is not in the graph yet, is faster than those of its parts; the named values are weights.
     peek:       a weight's elements, or None if they are not available; ``recognize_rope`` compares the halves of its tables,
                 ``recognize_causal`` reads masks.
     few_rows:   maximum rows for which a decoder's layer is fused with its norm or gate.
@@ -79,7 +77,8 @@ class PassContext:
     may_become: Callable[[str, Graph, Sequence[Node]], Support] = _any_op
     has_kernel: Callable[[str], bool] = _always
     expands: Callable[[Graph, Node], bool] | None = None
-    computes: Computes = _any_node
+    computes: Callable[[Graph, Node], Support] = _any_node
+    repays: Callable[[Graph, Node, Collection[str]], Support] = _any_layer
     few_rows: int = 8
     few_rows_16_bits: int = 8
     product_multiple: int = 1

@@ -8,7 +8,7 @@ Only for few rows (decoding), where each intermediate result costs a launch. Wit
 
 from __future__ import annotations
 
-from ..ir import Editor, Graph, Node
+from ..ir import Editor, Graph, Node, sources_of
 from ..ir.nodes import make_node
 from ._lib.known import few_rows, known_values
 from .context import PassContext
@@ -43,8 +43,15 @@ def run(graph: Graph, context: PassContext | None = None) -> Graph:
         if not equal_halves or not single_reader or outputs:
             return
         op, names = _GATED[layer.op], [v.name for v in node.outputs]
-        gated = make_node(op, layer.inputs, {"act": "silu", "gated": True}, lambda _: names, graph.values)
-        if not context.computes(graph, gated, known) or not context.may_fuse(graph, members):
+        gated = make_node(
+            op,
+            layer.inputs,
+            {"act": "silu", "gated": True},
+            lambda _: names,
+            graph.values,
+            sources=sources_of(members),
+        )
+        if not context.repays(graph, gated, known) or not context.may_fuse(graph, members):
             return
         if context.may_become(op, graph, members):
             editor.replace(

@@ -6,7 +6,7 @@ memory.
 
 from __future__ import annotations
 
-from ..ir import Editor, Graph, Node
+from ..ir import Editor, Graph, Node, sources_of
 from ..ir.nodes import make_node
 from ._lib.known import few_rows, known_values
 from .context import PassContext
@@ -40,8 +40,10 @@ def run(graph: Graph, context: PassContext | None = None) -> Graph:
         attrs = {"act": "none", "gated": False, **node.attrs, "eps": norm.attrs["eps"]}
         operands = [*node.inputs[:4], *[None] * (4 - len(node.inputs)), norm.inputs[1]]
         names = [v.name for v in node.outputs]
-        fused = make_node("norm_linear", operands, attrs, lambda _: names, graph.values)
-        if not context.computes(graph, fused, known):
+        fused = make_node(
+            "norm_linear", operands, attrs, lambda _: names, graph.values, sources=sources_of((norm, node))
+        )
+        if not context.repays(graph, fused, known):
             return
         inputs = [editor.resolve(i) for i in node.inputs]
         x = editor.resolve(norm.inputs[0])

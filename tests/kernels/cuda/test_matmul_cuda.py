@@ -12,7 +12,10 @@ from hypothesis import strategies as st
 from support.cuda_kernels import call_of, judge, one_node
 
 from xpuruntime.codegen.cuda.target import cuda_target
+from xpuruntime.compiler.demands import Demands
+from xpuruntime.compiler.lower import lower
 from xpuruntime.ir import GraphBuilder
+from xpuruntime.kernels import offers
 from xpuruntime.kernels.cuda.matmul.gemv import Gemv, GemvTileConfig, NormLinear, gemv_stage, gemv_tile_config
 from xpuruntime.kernels.cuda.matmul.gemv_mma import MmaTileConfig, mma_leads, mma_stage, mma_tile_config
 from xpuruntime.kernels.cuda.matmul.gemv_problem import problem_of_layer, problem_of_product
@@ -20,6 +23,8 @@ from xpuruntime.kernels.cuda.matmul.generated import TILES, Generated, product_t
 from xpuruntime.kernels.cuda.matmul.text import matrices_of
 from xpuruntime.kernels.kernel import LoweredCall
 from xpuruntime.kernels.spec.matmul import product_of
+from xpuruntime.passes import PASSES, laid_out, run_passes
+from xpuruntime.policies.policy import from_document
 from xpuruntime.types import DType
 
 rng = np.random.default_rng(11)
@@ -239,19 +244,23 @@ def test_what_is_not_finite_stays_in_its_row_and_column(bad: float) -> None:
     judge(kernel, "norm_linear", x, weight, None, None, scale, eps=1e-6, weights="14")
 
 
-def test_rows_that_leave_no_room_for_the_weight_are_refused() -> None:
-    """Sixteen rows of 16,384 inputs take half a MiB; FMAs would be slower than a GEMM."""
+def test_rows_that_leave_no_room_for_the_weight() -> None:
+    """Sixteen rows of 16,384 inputs take half a MiB. A GEMM multiplies them, and a norm stays a node of its own, but one that a graph has runs by FMAs."""
     target = cuda_target("cuda:sm_90")
     wide = np.broadcast_to(np.zeros((), "bfloat16"), (16, 16384))
-    for op, kernel in (("linear", Gemv()), ("norm_linear", NormLinear("matmul/gemv"))):
-        graph, _, known = one_node(op, (wide, wide), "1")
-        assert "16 rows of 16384 inputs do not fit" in str(
-            kernel.supports(call_of(graph, known), target).reason
-        )  # type: ignore[attr-defined]
+    graph, _, known = one_node("linear", (wide, wide), "1")
+    assert "16 rows of 16384 inputs leave too little" in str(
+        Gemv().supports(call_of(graph, known), target).reason
+    )  # type: ignore[attr-defined]
+    graph, _, known = one_node("norm_linear", (wide, wide), "1")
+    kernel, call = NormLinear("matmul/gemv"), call_of(graph, known)
+    assert kernel.supports(call, target)
+    assert not kernel.repays_fusion(call, target)
+    assert "gemv::run" in kernel.lower(call, target).stages[0].source
 
 
 @given(
-    m=st.integers(1, 16), n=st.integers(1, 40000), k=st.integers(1, 20000), gated=st.booleans(),
+    m=st.integers(1, 16), n=st.integers(0, 40000), k=st.integers(0, 20000), gated=st.booleans(),
     target=st.sampled_from(["cuda:sm_80", "cuda:sm_86", "cuda:sm_90", "cuda:h100-sxm"]),
 )  # fmt: skip
 def test_rings_fit_in_shared_memory(m: int, n: int, k: int, gated: bool, target: str) -> None:
@@ -261,15 +270,53 @@ def test_rings_fit_in_shared_memory(m: int, n: int, k: int, gated: bool, target:
     s = problem_of_layer(call_of(graph, known))
     config = mma_tile_config(s, to)
     if config is None:
-        assert m * k * 2 > to.config.smem_per_block / 2  # the rows take most of it
+        assert (
+            m * k * 2 > to.config.smem_per_block / 4 or k <= 512 or not n
+        )  # the rows take much of it, or steps are few
         return
     assert config.shared(s) * config.per_sm <= to.config.smem_per_block
     steps, tiles = -(-k // 64), -(-n // (8 if gated else 16))
     assert 1 <= config.split <= steps
-    assert config.stages >= 2
+    assert 2 <= config.stages <= 16
     assert config.blocks <= tiles
-    large = n * (1 + gated) * k * 2 >= 4 << 20 and k >= 1024 and tiles >= 0.7 * (to.config.num_sms or 132)
+    needed = -(-steps // config.split) * -(-tiles // config.blocks) + 1
+    assert config.stages == needed or config.split * (config.stages - 1) * 2048 * config.per_sm >= 48 * 1024
+    large = (
+        n * (1 + gated) * k * 2 >= 4 << 20 and k >= 1024 and 100 * tiles >= 70 * (to.config.num_sms or 132)
+    )
     assert mma_leads(s, to) is (m > 1 or large)
+
+
+@pytest.mark.parametrize(("target", "m", "k", "fused"), [
+    ("cuda:sm_90", 16, 8192, False), ("cuda:sm_90", 16, 4096, True), ("cuda:sm_89", 16, 4096, False), ("cuda:sm_89", 4, 8192, True),
+    ("cuda:sm_90", 17, 64, False), ("cuda:sm_90", 8, 16384, False),
+])  # fmt: skip
+@pytest.mark.parametrize("gate", [False, True], ids=["norm", "gate"])
+def test_what_is_fused_has_a_kernel(target: str, m: int, k: int, fused: bool, gate: bool) -> None:
+    """A norm or a gate becomes part of a layer only where that is faster, and the policy leaves a kernel for it."""
+    b = GraphBuilder("layer")
+    x = b.input("x", f"bfloat16[1, {m}, {k}]")
+    if gate:
+        both = b.linear(x, b.weight("w", f"bfloat16[4096, {k}]"))
+        b.output("y", b.silu_mul(*b.split(both, sizes=[2048, 2048], dim=2)))
+    else:
+        x = b.rms_norm(x, b.weight("s", f"bfloat16[{k}]"), normalized_shape=[k], eps=1e-6)
+        b.output("y", b.linear(x, b.weight("w", f"bfloat16[2048, {k}]")))
+    for rules, allowed in (
+        ({}, True),
+        ({"rules": [{"op": "matmul", "forbid": ["gemv", "generated"]}]}, False),
+    ):
+        policy = from_document({"version": 1, "kernel": rules})
+        graph, to = b.build(), cuda_target(target)
+        after = run_passes(
+            graph,
+            [p.name for p in PASSES if not p.physical],
+            context=Demands(policy, [to], "inference").context(),
+        )
+        assert ("norm_linear" in {n.op for n in after.nodes}) is (fused and allowed)
+        if allowed:
+            laid, layouts = laid_out(after, to.config.channel_alignment_bytes, to.any_layout)
+            assert lower(laid, layouts, to, policy.kernel, offers)
 
 
 def test_a_decoder_s_products_are_cut_so_that_memory_is_busy() -> None:

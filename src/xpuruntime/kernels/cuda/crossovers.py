@@ -31,7 +31,7 @@ class Crossovers:
     cudnn_attention_queries: without a causal mask, for at least so many queries.
     gemv_mma_min_bytes:     one row of 16 bits is multiplied on tensor cores instead of by FMAs for weights of at least so many bytes, and
     gemv_mma_min_k:         at least so many inputs, and
-    gemv_mma_min_fill:      tiles of columns for at least this share of the SMs (``decoder_sizes.py``).
+    gemv_mma_min_fill:      tiles of columns for at least so many percent of the SMs (``decoder_sizes.py``).
     quantized_max_rows:     maximum rows for which a quantized weight is multiplied directly: instead of cuBLASLt, and instead of our GEMM, over the
                             weight as floats (``quantized_rows.py``).
     """
@@ -47,7 +47,7 @@ class Crossovers:
     cudnn_attention_queries: int
     gemv_mma_min_bytes: int
     gemv_mma_min_k: int
-    gemv_mma_min_fill: float
+    gemv_mma_min_fill: int
     quantized_max_rows: tuple[int, int]
 
 
@@ -64,7 +64,7 @@ CROSSOVERS: Mapping[str, Crossovers] = {
         cudnn_attention_queries=512,
         gemv_mma_min_bytes=4 << 20,
         gemv_mma_min_k=1024,
-        gemv_mma_min_fill=0.7,
+        gemv_mma_min_fill=70,
         quantized_max_rows=(64, 1024),
     )
 }

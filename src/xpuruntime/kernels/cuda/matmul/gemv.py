@@ -138,7 +138,12 @@ class Gemv(Kernel):
         sides = matrices_of(p, dtype)
         if sides is None or sides.b_rows or (sides.a_row == 0 and p.m > 1):
             return Support.no(Reason.SHAPE_UNSUPPORTED, "k must be the weight's contiguous dim")
-        return _fits(problem_of_product(call), target)
+        if p.m > ROWS and mma_tile_config(problem_of_product(call), target) is None:
+            return Support.no(
+                Reason.SHAPE_UNSUPPORTED,
+                f"{p.m} rows of {p.k} inputs leave too little shared memory for the weight",
+            )
+        return answer
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
         """Lower the call to one stage."""
@@ -160,7 +165,7 @@ class NormLinear(Kernel):
         m = LinearLayer.of(call).m
         if m > MAX_ROWS:
             return Support.no(Reason.SHAPE_UNSUPPORTED, f"at most {MAX_ROWS} rows are supported, got {m}")
-        return _fits(problem_of_layer(call), target)
+        return Support.yes()
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
         """Lower the call to one stage."""
@@ -172,12 +177,10 @@ class NormLinear(Kernel):
             accumulates="float64" if layer.dtype is DType.FLOAT64 else "float32",
         )
 
-
-def _fits(s: GemvProblem, target: CodegenTarget) -> Support:
-    """Return no for many rows of 16-bit floats that do not fit in shared memory: FMAs would be slower than a GEMM."""
-    if s.m > ROWS and s.dtype in TAGS and s.k and mma_tile_config(s, target) is None:
-        return Support.no(Reason.SHAPE_UNSUPPORTED, f"{s.m} rows of {s.k} inputs do not fit in shared memory")
-    return Support.yes()
+    def repays_fusion(self, call: NodeCall, target: CodegenTarget) -> bool:
+        """Return yes for so few rows that FMAs do not dominate, and for those that tensor cores multiply."""
+        s = problem_of_layer(call)
+        return s.m <= ROWS or (s.dtype in TAGS and mma_tile_config(s, target) is not None)
 
 
 def _stage(call: NodeCall, s: GemvProblem, target: CodegenTarget) -> Stage:

@@ -29,11 +29,13 @@ _WEIGHT_ROWS = 16
 """Rows of the weight of a step."""
 _SLOT = _WEIGHT_ROWS * _STEP * 2
 """Bytes of a step in the ring."""
-_WARPS, _MAX_WARPS = 8, 16
-"""Warps of a block, and their maximum where k is so long that a warp would have more than ``_OWN_STEPS``."""
+_WARPS, _MIN_WARPS, _MAX_WARPS = 8, 4, 16
+"""Warps of a block; their minimum where rows of x leave little room; their maximum where k is so long that a warp would have more than ``_OWN_STEPS``."""
 _OWN_STEPS = 7
-_MIN_STAGES = 5
-"""Stages below which fewer warps with more of them are better."""
+_MIN_STAGES, _MAX_STAGES = 5, 16
+"""Stages below which fewer warps with more of them are better, and their maximum, which bounds the code."""
+_MIN_IN_FLIGHT = 48 * 1024
+"""Minimum bytes of the weight in flight per SM, if it has so many: with less, its memory waits."""
 _RING = 204 * 1024
 """Maximum bytes of the rings of an SM."""
 _RESERVED = 1024
@@ -72,22 +74,23 @@ def _tiles(s: GemvProblem) -> int:
 
 def mma_leads(s: GemvProblem, target: CodegenTarget) -> bool:
     """Return whether tensor cores are faster than FMAs: for several rows, and for one row of a large weight."""
-    if s.dtype not in TAGS or s.count != 1 or not 0 < s.m <= MAX_ROWS or not s.k:
+    if s.dtype not in TAGS or s.count != 1 or not 0 < s.m <= MAX_ROWS:
         return False
     if s.m > 1:
         return True
     sizes, weight = crossovers_of(target), s.n * (1 + s.gated) * s.k * 2
-    filled = _tiles(s) >= sizes.gemv_mma_min_fill * multiprocessors(target)
+    filled = 100 * _tiles(s) >= sizes.gemv_mma_min_fill * multiprocessors(target)
     return filled and weight >= sizes.gemv_mma_min_bytes and s.k >= sizes.gemv_mma_min_k
 
 
 def mma_tile_config(s: GemvProblem, target: CodegenTarget) -> MmaTileConfig | None:
-    """Return the config of a launch; None if the rows of x do not fit in shared memory beside the rings.
+    """Return the config of a launch; None if rows of x leave too little shared memory for the rings, or k is too short to fill them.
 
     A weight of few tiles has one per block, and rings for all of a warp's steps if they fit. Of a larger one, each SM has one block.
     """
-    sms = multiprocessors(target)
-    tiles = _tiles(s)
+    sms, tiles = multiprocessors(target), _tiles(s)
+    if not s.m * tiles * s.k:
+        return None
     grids = (tiles,) if tiles <= sms else (tiles, sms) if tiles <= 1.5 * sms else (sms,)
     configs = (
         _config(s, tiles, blocks, sms, shared_limit(target), least)
@@ -103,12 +106,13 @@ def _config(
     """Return the config of so many blocks with the most warps that have ``least`` stages; with two blocks per SM, only one with all warps."""
     steps, per_sm = _steps(s), math.ceil(blocks / sms)
     most = max(_WARPS, min(_MAX_WARPS, math.ceil(steps / _OWN_STEPS))) if blocks == tiles else _WARPS
-    fewest = 1 if per_sm == 1 else min(_WARPS, steps)
+    fewest = min(_MIN_WARPS if per_sm == 1 else _WARPS, steps)
     for split in range(min(most, steps), fewest - 1, -1):
         needed = math.ceil(steps / split) * math.ceil(tiles / blocks) + 1
         room = limit // per_sm - _RESERVED * (per_sm - 1) - MmaTileConfig(split, 0, blocks).shared(s)
-        stages = min(needed, min(room, _RING // per_sm) // (split * _SLOT))
-        if stages >= min(least, needed):
+        stages = min(needed, _MAX_STAGES, min(room, _RING // per_sm) // (split * _SLOT))
+        in_flight = split * (stages - 1) * _SLOT * per_sm
+        if stages >= min(least, needed) and (stages == needed or in_flight >= _MIN_IN_FLIGHT):
             return MmaTileConfig(split, stages, blocks, per_sm)
     return None
 
