@@ -61,7 +61,13 @@ SIZES = {
     "Qwen2.5-3B": Size("qwen2", 2048, 11008, 36, 16, 2, 151936),
     "Llama-3.2-3B": Size("llama", 3072, 8192, 28, 24, 8, 128256, more={"tie_word_embeddings": True, "rope_parameters": LLAMA3}),
     "Qwen2.5-0.5B, context 8,192": Size("qwen2", 896, 4864, 24, 14, 2, 151936, context=8192),
-    "Llama-3.2-1B, 8 texts": Size("llama", 2048, 8192, 16, 32, 8, 128256, batch=8, more={"tie_word_embeddings": True, "rope_parameters": LLAMA3}),
+    "Qwen2.5-1.5B": Size("qwen2", 1536, 8960, 28, 12, 2, 151936),
+    "Qwen2.5-1.5B, 4 texts": Size("qwen2", 1536, 8960, 28, 12, 2, 151936, batch=4),
+    "SmolLM2-135M, 8 texts": Size("llama", 576, 1536, 30, 9, 3, 49152, batch=8),
+    **{
+        f"Llama-3.2-1B, {texts} texts": Size("llama", 2048, 8192, 16, 32, 8, 128256, batch=texts, more={"tie_word_embeddings": True, "rope_parameters": LLAMA3})
+        for texts in (2, 8, 16)
+    },
 }  # fmt: skip
 
 
@@ -123,8 +129,8 @@ def measured(name: str) -> Callable[[Report, argparse.Namespace], Any]:
             with torch.inference_mode():
                 input_ids = torch.from_numpy(tokens[None]).to(device)
                 results["prefill"] = prefill_errors(report, model, input_ids, first)
-                if size.batch == 1:
-                    runs |= {n: r for n, r in peers(model, tokens, args, results).items() if n != "eager"}
+                others = peers(model, tokens, args, results, size.batch)
+                runs |= {n: r for n, r in others.items() if n != "eager"}
                 rounds = [{n: milliseconds(run, device, 0.1) for n, run in runs.items()} for _ in range(3)]
                 results["decode_ms"] = {n: round(statistics.median(r[n] for r in rounds), 4) for n in runs}
                 results["timeline"] = {

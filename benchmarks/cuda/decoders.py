@@ -321,8 +321,8 @@ def prefill_errors(report: Report, model: Any, input_ids: Any, ours: Any) -> dic
     return errors
 
 
-def token_by(model: Any, tokens: Any, device: str) -> Callable[[Any], Any]:
-    """Return a function that computes one token after a context by PyTorch with a static cache. It takes the model, eager or compiled.
+def token_by(model: Any, tokens: Any, device: str, batch: int = 1) -> Callable[[Any], Any]:
+    """Return a function that computes one token of each text after a context by PyTorch with a static cache. It takes the model, eager or compiled.
 
     Caches of transformers 5 count their positions themselves. One small launch resets all counts after every step.
     """
@@ -330,11 +330,12 @@ def token_by(model: Any, tokens: Any, device: str) -> Callable[[Any], Any]:
 
     context = len(tokens)
     cache = StaticCache(config=model.config, max_cache_len=context + 64)
-    model(torch.from_numpy(tokens[None]).to(device), past_key_values=cache, logits_to_keep=1)
+    input_ids = torch.from_numpy(tokens[None]).to(device).expand(batch, -1)
+    model(input_ids, past_key_values=cache, logits_to_keep=1)
     counts = [x.cumulative_length for x in cache.layers if hasattr(x, "cumulative_length")]
     before = [torch.full_like(count, context) for count in counts]
-    token = torch.full((1, 1), 5, device=device)
-    place = torch.full((1, 1), context, device=device)
+    token = torch.full((batch, 1), 5, device=device)
+    place = torch.full((batch, 1), context, device=device)
 
     def step(of: Any) -> Any:
         logits = of(
@@ -348,10 +349,10 @@ def token_by(model: Any, tokens: Any, device: str) -> Callable[[Any], Any]:
 
 
 def peers(
-    model: Any, tokens: Any, args: argparse.Namespace, results: dict[str, Any]
+    model: Any, tokens: Any, args: argparse.Namespace, results: dict[str, Any], batch: int = 1
 ) -> dict[str, Callable[[], Any]]:
     """Return PyTorch's steps to time in turns with ours; ``results`` records why one is not available."""
-    step = token_by(model, tokens, args.device)
+    step = token_by(model, tokens, args.device, batch)
     steps: dict[str, Callable[[], Any]] = {"eager": lambda: step(model)}
     if args.device != "cpu":
         try:
@@ -362,8 +363,9 @@ def peers(
 
 
 def captured(step: Callable[[], Any]) -> Callable[[], Any]:
-    """Capture a step in a CUDA graph. Return its replay."""
+    """Capture a step in a CUDA graph. Return its replay, which keeps the step and so the tensors that the graph reads."""
     side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())  # which may still read the prompt
     with torch.cuda.stream(side):
         for _ in range(3):
             step()
@@ -371,7 +373,11 @@ def captured(step: Callable[[], Any]) -> Callable[[], Any]:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         step()
-    return graph.replay
+
+    def replay(kept: Callable[[], Any] = step) -> None:
+        graph.replay()
+
+    return replay
 
 
 def compiled(report: Report, args: argparse.Namespace) -> Any:

@@ -316,3 +316,13 @@ def test_composites_are_one_node() -> None:
 )
 def test_types_numbers_and_dims_are_pytorch_s(function: Any) -> None:
     same(function, torch.randn(3, 4, generator=torch.Generator().manual_seed(1)))
+
+
+@pytest.mark.parametrize("alpha", [1, 2, -3])
+@pytest.mark.parametrize("name", ["add", "sub", "rsub"])
+def test_alpha_scales_what_is_added_or_subtracted(name: str, alpha: int) -> None:
+    function = getattr(torch, name)
+    x, y = torch.arange(1, 7).reshape(2, 3), torch.arange(6).reshape(2, 3) * 3
+    same(lambda x, y: function(x, y, alpha=alpha), x, y)
+    same(lambda x, y: function(x, y, alpha=alpha), x / 2, y / 3)
+    same(lambda x: function(x, 5, alpha=alpha), x / 2)

@@ -6,7 +6,7 @@ blocked, and a decision records it. A rewrite within the family is allowed only 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -24,7 +24,7 @@ from ..kernels.user.kernel import user_kernels
 from ..passes.context import PassContext
 from ..plugins.registered import registered_kernels
 from ..policies import KernelPolicy, NodeFacts, Offer, Policy, choose
-from ..policies.choose import weights_of
+from ..policies.choose import node_demands, weights_of
 from ..policies.vocabulary import WEIGHT_KERNELS
 from ..types import DType
 from .weights import KnownValues
@@ -109,7 +109,11 @@ class Demands:
             has_kernel=self._has_kernel,
             expands=self._expands,
             computes=self._computes,
+            repays=self._repays,
             few_rows=min((t.few_rows for t in self.targets), default=PassContext().few_rows),
+            few_rows_16_bits=min(
+                (t.few_rows_16_bits for t in self.targets), default=PassContext().few_rows_16_bits
+            ),
             product_multiple=self._product_multiple(),
             wide_products=self.phase == "train_backward",
             joins_readers=self.phase == "train_backward",
@@ -160,6 +164,23 @@ class Demands:
             answers = [answer for _, answer in offers(call, target)]
             if not any(answers):
                 return next(iter(answers), Support.no(Reason.OP_UNSUPPORTED, f"no kernel computes {node.op}"))
+        return Support.yes()
+
+    def _repays(self, graph: Graph, node: Node, weights: Collection[str]) -> Support:
+        call = _static_call(graph, node, weights)
+        if call is None:
+            return Support.no(Reason.SHAPE_UNSUPPORTED, "sizes are not known yet")
+        for target in self.targets:
+            facts = facts_of(graph, node, phase=self.phase, device=target.name.partition(":")[0])
+            demands = node_demands(self.kernel, facts)
+            usable = [k for k, s in offers(call, target) if s and not k.on_request]
+            allowed = [k for k in usable if not demands.forbids(k.name.partition("/")[2])]
+            if not allowed:
+                return Support.no(
+                    Reason.OP_UNSUPPORTED, f"no kernel that the policy allows computes {node.op}"
+                )
+            if not allowed[0].repays_fusion(call, target):
+                return Support.no(Reason.LOWER_PREFERENCE, f"kernels of the parts of {node.op} are faster")
         return Support.yes()
 
     def _storage(self, node: Node) -> DType | None:
@@ -242,10 +263,10 @@ def _offer_of(kernel: Kernel, support: Support, call: NodeCall, target: CodegenT
     )
 
 
-def _static_call(graph: Graph, node: Node) -> NodeCall | None:
-    """Return a node as kernels see it; None if a size is dynamic."""
+def _static_call(graph: Graph, node: Node, weights: Collection[str] = ()) -> NodeCall | None:
+    """Return a node as kernels see it; None if a size is dynamic. ``weights``: values that are weights for kernels."""
     specs = [graph.spec(i) for i in node.values] + [v.spec for v in node.outputs if v.spec is not None]
     if not all(isinstance(d, int) for s in specs for d in s.shape):
         return None
-    inputs = tuple(Operand(i, graph.spec(i)) if isinstance(i, str) else i for i in node.inputs)
+    inputs = tuple(Operand(i, graph.spec(i), i in weights) if isinstance(i, str) else i for i in node.inputs)
     return NodeCall(node, inputs, tuple(v.spec for v in node.outputs if v.spec is not None))

@@ -237,6 +237,10 @@ class Kernel(ABC):
         """Return whether this kernel precedes those before it in the catalogue, because it is the fastest for this call."""
         return False
 
+    def repays_fusion(self, call: NodeCall, target: CodegenTarget) -> bool:
+        """Return whether this kernel is faster than those of the parts from which a pass would make the call's node."""
+        return True
+
     def view_alignment(self, call: NodeCall, target: CodegenTarget) -> int | None:
         """Return the alignment in bytes at which a value that the node reads or writes may be stored inside a larger one; None: a copy is read faster."""
         return target.place_alignment

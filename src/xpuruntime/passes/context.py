@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Collection, Container, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,10 @@ def _yes(graph: Graph, nodes: Sequence[Node]) -> Support:
 
 
 def _any_op(op: str, graph: Graph, nodes: Sequence[Node]) -> Support:
+    return Support.yes()
+
+
+def _any_layer(graph: Graph, node: Node, weights: Collection[str]) -> Support:
     return Support.yes()
 
 
@@ -54,9 +58,11 @@ class PassContext:
     expands:    whether ``decompose`` expands this node although kernels list its op: its expansion is a policy's ``naive``.
                 None: where ``has_kernel`` says no.
     computes:   whether a kernel computes this node, which is not in the graph yet: some fused ops have kernels for few shapes only.
+    repays:     whether the kernel of this fused layer, which is not in the graph yet, is faster than those of its parts; the named values are weights.
     peek:       a weight's elements, or None if they are not available; ``recognize_rope`` compares the halves of its tables,
                 ``recognize_causal`` reads masks.
     few_rows:   maximum rows for which a decoder's layer is fused with its norm or gate.
+    few_rows_16_bits: the same for products of 16-bit floats.
     product_multiple: extents of 16-bit products that ``align_products`` pads to; 1: it pads nothing.
     wide_products: whether ``widen_products`` computes gradients of weights in the dtype that they are converted to.
     joins_readers: whether ``fuse_pointwise`` also merges elementwise nodes that only read the same value.
@@ -72,7 +78,9 @@ class PassContext:
     has_kernel: Callable[[str], bool] = _always
     expands: Callable[[Graph, Node], bool] | None = None
     computes: Callable[[Graph, Node], Support] = _any_node
+    repays: Callable[[Graph, Node, Collection[str]], Support] = _any_layer
     few_rows: int = 8
+    few_rows_16_bits: int = 8
     product_multiple: int = 1
     wide_products: bool = False
     joins_readers: bool = False

@@ -1,11 +1,13 @@
 """fuse_norm_linear: fuse an RMS norm into the one linear layer that reads it.
 
-Only for few rows: each thread of the layer recomputes the normalized rows, which is cheaper than a launch and a round trip to memory.
+Only for few rows, and where a kernel computes both: each block recomputes the normalized rows, which is cheaper than a launch and a round trip to
+memory.
 """
 
 from __future__ import annotations
 
-from ..ir import Editor, Graph, Node
+from ..ir import Editor, Graph, Node, sources_of
+from ..ir.nodes import make_node
 from ._lib.known import few_rows, known_values
 from .context import PassContext
 
@@ -22,7 +24,7 @@ def run(graph: Graph, context: PassContext | None = None) -> Graph:
     known = known_values(graph)
 
     def rule(editor: Editor, node: Node) -> None:
-        if node.op not in _LAYERS or not few_rows(node, context.few_rows):
+        if node.op not in _LAYERS or not few_rows(node, context):
             return
         if (
             not all(i is None or i in known for i in node.inputs[1:3])
@@ -35,16 +37,22 @@ def run(graph: Graph, context: PassContext | None = None) -> Graph:
         members = (norm, *views, node)
         if not context.may_fuse(graph, members) or not context.may_become("norm_linear", graph, members):
             return
+        attrs = {"act": "none", "gated": False, **node.attrs, "eps": norm.attrs["eps"]}
+        operands = [*node.inputs[:4], *[None] * (4 - len(node.inputs)), norm.inputs[1]]
+        names = [v.name for v in node.outputs]
+        fused = make_node(
+            "norm_linear", operands, attrs, lambda _: names, graph.values, sources=sources_of((norm, node))
+        )
+        if not context.repays(graph, fused, known):
+            return
         inputs = [editor.resolve(i) for i in node.inputs]
         x = editor.resolve(norm.inputs[0])
         for view in reversed(views):
             x = editor.insert(node, view.op, x, sources=view.sources, **view.attrs)
         inputs += [None] * (4 - len(inputs))
-        attrs = dict(node.attrs)
         editor.replace(
-            node, "norm_linear", x, *inputs[1:4], editor.resolve(norm.inputs[1]), absorbs=(norm,),
-            act=attrs.get("act", "none"), eps=norm.attrs["eps"], gated=attrs.get("gated", False),
-        )  # fmt: skip
+            node, "norm_linear", x, *inputs[1:4], editor.resolve(norm.inputs[1]), absorbs=(norm,), **attrs
+        )
 
     return graph.rewrite(rule)
 

@@ -12,12 +12,19 @@ from hypothesis import strategies as st
 from support.cuda_kernels import call_of, judge, one_node
 
 from xpuruntime.codegen.cuda.target import cuda_target
+from xpuruntime.compiler.demands import Demands
+from xpuruntime.compiler.lower import lower
 from xpuruntime.ir import GraphBuilder
+from xpuruntime.kernels import offers
 from xpuruntime.kernels.cuda.matmul.gemv import Gemv, GemvTileConfig, NormLinear, gemv_stage, gemv_tile_config
+from xpuruntime.kernels.cuda.matmul.gemv_mma import MmaTileConfig, mma_leads, mma_stage, mma_tile_config
+from xpuruntime.kernels.cuda.matmul.gemv_problem import problem_of_layer, problem_of_product
 from xpuruntime.kernels.cuda.matmul.generated import TILES, Generated, product_tile, tensor_stage
 from xpuruntime.kernels.cuda.matmul.text import matrices_of
 from xpuruntime.kernels.kernel import LoweredCall
 from xpuruntime.kernels.spec.matmul import product_of
+from xpuruntime.passes import PASSES, laid_out, run_passes
+from xpuruntime.policies.policy import from_document
 from xpuruntime.types import DType
 
 rng = np.random.default_rng(11)
@@ -110,7 +117,7 @@ def test_every_cut_of_a_streamed_weight_gives_the_same(config: GemvTileConfig, w
             return Gemv().supports(call, target)
 
         def lower(self, call: Any, target: Any) -> LoweredCall:
-            return LoweredCall((gemv_stage(call, config),))
+            return LoweredCall((gemv_stage(call, config, problem_of_product(call)),))
 
     judge(Streamed(), "linear", array((2, 520)), array((37, 520)), shift=config.columns == 1, weights=weights)  # type: ignore[arg-type]
 
@@ -144,6 +151,172 @@ def test_a_norm_and_the_layer_after_it(m: int, n: int, k: int, dtype: str, gated
         weights="124",
     )
     judge(NormLinear("matmul/gemv"), "norm_linear", x, weight, act="silu", gated=gated, weights="1", shift=1)
+
+
+class OnTensorCores:
+    """``matmul/gemv`` of tensor cores with a config, or its own."""
+
+    name = "matmul/gemv"
+
+    def __init__(self, config: MmaTileConfig | None = None) -> None:
+        self.config = config
+
+    def supports(self, call: Any, target: Any) -> Any:
+        return (NormLinear(self.name) if call.op == "norm_linear" else Gemv()).supports(call, target)
+
+    def lower(self, call: Any, target: Any) -> LoweredCall:
+        s = problem_of_layer(call) if call.op == "norm_linear" else problem_of_product(call)
+        config = self.config or mma_tile_config(s, target)
+        assert config is not None
+        return LoweredCall((mma_stage(call, config, s),))
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize(("m", "n", "k", "dtype"), [
+    (1, 70, 264, "bfloat16"), (3, 33, 1000, "float16"), (8, 17, 64, "bfloat16"), (16, 40, 301, "bfloat16"), (9, 3, 2056, "float16"),
+    (5, 2500, 72, "bfloat16"), (2, 16, 8, "float16"), (7, 50, 3, "bfloat16"), (16, 20, 1100, "bfloat16"),
+])  # fmt: skip
+def test_few_rows_of_16_bit_floats_run_on_tensor_cores(m: int, n: int, k: int, dtype: str) -> None:
+    x, weight, bias, scale = (
+        array((m, k), dtype),
+        array((n, k), dtype),
+        array((n,), dtype),
+        array((k,), dtype),
+    )
+    kernel: Any = OnTensorCores()
+    judge(kernel, "fused_linear", x, weight, bias, array((m, n), dtype), act="silu", weights="12")
+    judge(
+        kernel,
+        "norm_linear",
+        x,
+        weight,
+        bias,
+        array((m, n), dtype),
+        scale,
+        act="none",
+        eps=1e-6,
+        gated=False,
+        weights="124",
+    )
+    if n % 2 == 0:
+        judge(
+            kernel,
+            "norm_linear",
+            x,
+            weight,
+            bias,
+            None,
+            scale,
+            act="silu",
+            eps=0.25,
+            gated=True,
+            weights="124",
+        )
+        judge(kernel, "norm_linear", x, weight, act="silu", gated=True, weights="1", shift=1)
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("config", [
+    MmaTileConfig(1, 2, 1), MmaTileConfig(9, 2, 3), MmaTileConfig(4, 7, 2), MmaTileConfig(2, 3, 1), MmaTileConfig(8, 3, 3, 2),
+], ids=str)  # fmt: skip
+@pytest.mark.parametrize("weights", ["1", ""], ids=["weight", "product"])
+def test_every_cut_on_tensor_cores_gives_the_same(config: MmaTileConfig, weights: str) -> None:
+    x, weight = array((10, 520), "bfloat16"), array((37, 520), "bfloat16")
+    kernel: Any = OnTensorCores(config)
+    usual, shifted = (judge(kernel, "linear", x, weight, weights=weights, shift=shift) for shift in (0, 1))
+    assert usual.tobytes() == shifted.tobytes()
+
+
+def test_a_row_on_tensor_cores_has_the_same_bits_wherever_it_is() -> None:
+    x, weight = array((16, 200), "bfloat16"), array((24, 200), "bfloat16")
+    kernel: Any = OnTensorCores(MmaTileConfig(3, 2, 1))
+    whole, mixed = (judge(kernel, "linear", rows, weight, weights="1") for rows in (x, x[::-1].copy()))
+    assert whole.tobytes() == mixed[::-1].tobytes()
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_stays_in_its_row_and_column(bad: float) -> None:
+    """Also beyond the ends: k is no multiple of a step, n of a tile, and m of the columns of a product."""
+    x, weight, scale = array((9, 70), "bfloat16"), array((19, 70), "bfloat16"), array((70,), "bfloat16")
+    x[4, 69], weight[18, 3] = bad, bad
+    kernel: Any = OnTensorCores()
+    judge(kernel, "linear", x, weight, weights="1")
+    judge(kernel, "norm_linear", x, weight, None, None, scale, eps=1e-6, weights="14")
+
+
+def test_rows_that_leave_no_room_for_the_weight() -> None:
+    """Sixteen rows of 16,384 inputs take half a MiB. A GEMM multiplies them, and a norm stays a node of its own, but one that a graph has runs by FMAs."""
+    target = cuda_target("cuda:sm_90")
+    wide = np.broadcast_to(np.zeros((), "bfloat16"), (16, 16384))
+    graph, _, known = one_node("linear", (wide, wide), "1")
+    assert "16 rows of 16384 inputs leave too little" in str(
+        Gemv().supports(call_of(graph, known), target).reason
+    )  # type: ignore[attr-defined]
+    graph, _, known = one_node("norm_linear", (wide, wide), "1")
+    kernel, call = NormLinear("matmul/gemv"), call_of(graph, known)
+    assert kernel.supports(call, target)
+    assert not kernel.repays_fusion(call, target)
+    assert "gemv::run" in kernel.lower(call, target).stages[0].source
+
+
+@given(
+    m=st.integers(1, 16), n=st.integers(0, 40000), k=st.integers(0, 20000), gated=st.booleans(),
+    target=st.sampled_from(["cuda:sm_80", "cuda:sm_86", "cuda:sm_90", "cuda:h100-sxm"]),
+)  # fmt: skip
+def test_rings_fit_in_shared_memory(m: int, n: int, k: int, gated: bool, target: str) -> None:
+    to = cuda_target(target)
+    wide = np.broadcast_to(np.zeros((), "bfloat16"), (max(m, n * 2), k))
+    graph, _, known = one_node("norm_linear", (wide[:m], wide[: n * (1 + gated)]), "1", gated=gated)
+    s = problem_of_layer(call_of(graph, known))
+    config = mma_tile_config(s, to)
+    if config is None:
+        assert (
+            m * k * 2 > to.config.smem_per_block / 4 or k <= 512 or not n
+        )  # the rows take much of it, or steps are few
+        return
+    assert config.shared(s) * config.per_sm <= to.config.smem_per_block
+    steps, tiles = -(-k // 64), -(-n // (8 if gated else 16))
+    assert 1 <= config.split <= steps
+    assert 2 <= config.stages <= 16
+    assert config.blocks <= tiles
+    needed = -(-steps // config.split) * -(-tiles // config.blocks) + 1
+    assert config.stages == needed or config.split * (config.stages - 1) * 2048 * config.per_sm >= 48 * 1024
+    large = (
+        n * (1 + gated) * k * 2 >= 4 << 20 and k >= 1024 and 100 * tiles >= 70 * (to.config.num_sms or 132)
+    )
+    assert mma_leads(s, to) is (m > 1 or large)
+
+
+@pytest.mark.parametrize(("target", "m", "k", "fused"), [
+    ("cuda:sm_90", 16, 8192, False), ("cuda:sm_90", 16, 4096, True), ("cuda:sm_89", 16, 4096, False), ("cuda:sm_89", 4, 8192, True),
+    ("cuda:sm_90", 17, 64, False), ("cuda:sm_90", 8, 16384, False),
+])  # fmt: skip
+@pytest.mark.parametrize("gate", [False, True], ids=["norm", "gate"])
+def test_what_is_fused_has_a_kernel(target: str, m: int, k: int, fused: bool, gate: bool) -> None:
+    """A norm or a gate becomes part of a layer only where that is faster, and the policy leaves a kernel for it."""
+    b = GraphBuilder("layer")
+    x = b.input("x", f"bfloat16[1, {m}, {k}]")
+    if gate:
+        both = b.linear(x, b.weight("w", f"bfloat16[4096, {k}]"))
+        b.output("y", b.silu_mul(*b.split(both, sizes=[2048, 2048], dim=2)))
+    else:
+        x = b.rms_norm(x, b.weight("s", f"bfloat16[{k}]"), normalized_shape=[k], eps=1e-6)
+        b.output("y", b.linear(x, b.weight("w", f"bfloat16[2048, {k}]")))
+    for rules, allowed in (
+        ({}, True),
+        ({"rules": [{"op": "matmul", "forbid": ["gemv", "generated"]}]}, False),
+    ):
+        policy = from_document({"version": 1, "kernel": rules})
+        graph, to = b.build(), cuda_target(target)
+        after = run_passes(
+            graph,
+            [p.name for p in PASSES if not p.physical],
+            context=Demands(policy, [to], "inference").context(),
+        )
+        assert ("norm_linear" in {n.op for n in after.nodes}) is (fused and allowed)
+        if allowed:
+            laid, layouts = laid_out(after, to.config.channel_alignment_bytes, to.any_layout)
+            assert lower(laid, layouts, to, policy.kernel, offers)
 
 
 def test_a_decoder_s_products_are_cut_so_that_memory_is_busy() -> None:
@@ -190,7 +363,10 @@ def test_what_is_refused_has_a_reason() -> None:
         return str(kernel.supports(call_of(graph, known), target).reason)
 
     assert said(Gemv(), "mm", array((1, 8)), array((8, 8))) == "k must be the weight's contiguous dim"
-    assert said(Gemv(), "linear", array((9, 8)), array((8, 8))) == "at most 4 rows are supported, got 9"
+    rows = array((9, 8), "float32"), array((8, 8), "float32")
+    assert said(Gemv(), "linear", *rows) == "at most 4 rows are supported, got 9"
+    rows = array((17, 8), "float16"), array((8, 8), "float16")
+    assert said(Gemv(), "linear", *rows) == "at most 16 rows are supported, got 17"
     assert (
         said(Gemv(), "linear", array((1, 8), "int8"), array((8, 8), "int8"))
         == "floats of 16 and 32 bits are supported, not int8"

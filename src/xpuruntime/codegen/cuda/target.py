@@ -38,6 +38,7 @@ class CudaTarget(CodegenTarget):
     takes_fused = True
     any_layout = frozenset(["max_pool", "avg_pool", "adaptive_max_pool", "adaptive_avg_pool"])
     few_rows = 4  # above this cuBLASLt is faster (docs/development/runtime-notes.md)
+    few_rows_16_bits = 16
     functions_per_binary = 4
     library_workspaces = True
     place_alignment = 16  # required by 16-byte loads and by cuDNN's fast engines

@@ -7,6 +7,7 @@ import math
 from ...ir import OPS, Graph, Node
 from ...ir.ops.control import AT_RUN_TIME
 from ...types import TensorSpec
+from ..context import PassContext
 
 __all__ = ["elements", "few_rows", "is_known", "known_values", "splat"]
 
@@ -51,10 +52,10 @@ def splat(graph: Graph, operand: object) -> float | None:
     return float(first) if bool((values == first).all()) else None
 
 
-def few_rows(node: Node, max_rows: int) -> bool:
-    """Return whether a layer's result has floats in at most ``max_rows`` rows."""
+def few_rows(node: Node, context: PassContext) -> bool:
+    """Return whether a layer's result has floats in few rows."""
     spec = node.outputs[0].spec
     count, width = elements(spec), spec.shape[-1] if spec is not None and spec.rank else 0
     if spec is None or not count or not isinstance(width, int) or not spec.dtype.is_float:
         return False
-    return count // width <= max_rows
+    return count // width <= (context.few_rows_16_bits if spec.dtype.bits == 16 else context.few_rows)

@@ -32,16 +32,18 @@ def _pair(op: str, first: str = "self", second: str = "other") -> OpLowering:
 
 
 def _scaled(op: str, *, swapped: bool = False) -> OpLowering:
-    """Return the lowering of ``x +- alpha * other``; the product has the result's dtype."""
+    """Return the lowering of ``self +- alpha * other``, or of ``other - alpha * self``; the product has the result's dtype."""
 
     def lower(n: AtenLoweringContext) -> Results:
-        x, other, alpha = n.operand("self"), n.operand("other"), n["alpha"]
+        first, second, alpha = n.operand("self"), n.operand("other"), n["alpha"]
+        if swapped:
+            first, second = second, first
         if alpha != 1:
-            if isinstance(other, str):
-                other = str(n.b.mul(n.cast(other, n.out().dtype), alpha))
-            elif other is not None:
-                other = other * alpha
-        return str(n.b.call(op, *((other, x) if swapped else (x, other))))
+            if isinstance(second, str):
+                second = str(n.b.mul(n.cast(second, n.out().dtype), alpha))
+            elif second is not None:
+                second = second * alpha
+        return str(n.b.call(op, first, second))
 
     return lower
 

@@ -13,7 +13,8 @@ from ....types import DType, TensorSpec
 from ...kernel import Kernel, LoweredCall, NodeCall, Packed
 from ...spec.conv import OPS, act_of, supported
 from ...spec.conv_shape import ConvShape
-from ..matmul.gemv import ROWS, GemvProblem, gemv_stage, gemv_tile_config
+from ..matmul.gemv import ROWS, gemv_stage, gemv_tile_config
+from ..matmul.gemv_problem import GemvProblem
 from .text import arguments_of
 
 __all__ = ["OnePixel"]

@@ -21,7 +21,8 @@ from ...spec.experts import ExpertProduct, why_not_experts
 from ...spec.movement.elements import STATUS
 from ..heavy import MAX_BLOCKS_YZ, TAGS, about, argument, c_bool, constants, in_chunks, shared_limit
 from ..launch import Argument, LaunchConfig, cuda_stage
-from .gemv import GemvProblem, gemv_stage, gemv_tile_config
+from .gemv import gemv_stage, gemv_tile_config
+from .gemv_problem import GemvProblem
 from .generated import TILES, Tile
 from .text import calls_by_alignment, parts_of
 

@@ -1,49 +1,38 @@
-"""``matmul/gemv`` on CUDA: few rows times a weight with contiguous k, as in decoding (``templates/cuda/gemv.cuh``).
+"""``matmul/gemv`` on CUDA: few rows times a weight with contiguous k, as in decoding.
 
-It is bandwidth-bound: the time is that of reading the weight once. Warps own output columns; the lanes of a warp read along k in coalesced
-16-byte loads, several of them in flight. Long rows are split over the warps of a block (split-K) and reduced in shared memory. The first
-weights are prefetched before the previous kernel is complete (programmatic dependent launch). A block has one item of columns per group,
-up to eight blocks per SM. ``norm_linear`` fuses an RMS norm: the sum of squares is computed while a row is staged in shared memory, and
-the epilogue applies the factor. In a gated layer, a group of warps has rows of both halves of the weight.
+It is bandwidth-bound: the time is that of reading the weight once. The first weights are read before the previous kernel is complete (programmatic
+dependent launch). ``norm_linear`` fuses an RMS norm, and a gated layer has rows of both halves of the weight. There are two templates:
+
+- ``templates/cuda/gemv.cuh`` computes up to four rows by FMAs (a norm's layer up to 16). Warps own output columns; the lanes of a warp read along
+  k in coalesced 16-byte loads, several of them in flight. Long rows are split over the warps of a block (split-K) and reduced in shared memory. A
+  block has one item of columns per group, up to eight blocks per SM.
+- ``templates/cuda/gemv_mma.cuh`` (``gemv_mma.py``) computes up to 16 rows of 16-bit floats on tensor cores.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ....codegen.c_types import C_TYPES, accumulator
+from ....codegen.c_types import C_TYPES
 from ....codegen.target import CodegenTarget
 from ....decisions import Reason, Support
 from ....types import DType
 from ...kernel import Kernel, LoweredCall, NodeCall, Stage
-from ...portable.text import ACTIVATIONS
 from ...spec.linear import LinearLayer, why_not
 from ...spec.matmul import OPS, product_of
-from ..heavy import REFERENCE_SMS, about, argument, bytes_of, c_bool, constants, in_chunks
-from ..launch import Argument, LaunchConfig, cuda_stage
-from .text import arguments_of, element_offset_text, matrices_of, parts_of, supported
+from ..heavy import REFERENCE_SMS, TAGS, about, bytes_of, c_bool, constants
+from ..launch import LaunchConfig, cuda_stage
+from .gemv_mma import MAX_ROWS, mma_leads, mma_stage, mma_tile_config
+from .gemv_problem import GemvProblem, gemv_finish, problem_of_layer, problem_of_product
+from .text import matrices_of, parts_of, supported
 
-__all__ = [
-    "KERNELS",
-    "ROWS",
-    "Gemv",
-    "GemvProblem",
-    "GemvTileConfig",
-    "NormLinear",
-    "gemv_finish",
-    "gemv_stage",
-    "gemv_tile_config",
-    "problem_of_layer",
-]
+__all__ = ["KERNELS", "ROWS", "Gemv", "GemvTileConfig", "NormLinear", "gemv_stage", "gemv_tile_config"]
 
 ROWS = 4
-"""Maximum rows for the bandwidth-bound path; above this the FMA work dominates."""
-
-MAX_ROWS = 16
-"""Maximum rows of ``norm_linear``."""
+"""Maximum rows for FMAs of a plain product; above this, their work dominates."""
 
 _DTYPES = (DType.BFLOAT16, DType.FLOAT16, DType.FLOAT32)
 _WARPS = 8
@@ -56,8 +45,6 @@ _LOADS = 12
 """Maximum 16-byte loads in flight per thread."""
 _LOADS_IN_REGS = 8
 """Maximum loads in flight per thread at four blocks per SM (64 registers per thread); more would spill."""
-_STAGED = 32 * 1024
-"""Maximum shared memory in bytes for staged rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,58 +111,14 @@ def gemv_tile_config(m: int, n: int, k: int, dtype: DType, gated: bool = False) 
     )
 
 
-@dataclass(frozen=True, slots=True)
-class GemvProblem:
-    """A product in the form of the template.
-
-    terms: values that the epilogue adds to a result: the argument, its offset by ``row`` and ``column``, a factor, and whether it is added to
-           the gate.
-    result_offset: the offset of a result, by ``row`` and ``column``.
-    constant_weight: whether the weight is constant, so that it may be prefetched.
-    scale, eps: those of the RMS norm.
-    count: products of one launch, ``blockIdx.y`` each. begin: lines that find the operands ``left`` and ``right`` of one.
-    """
-
-    m: int
-    n: int
-    k: int
-    x_row: int
-    w_row: int
-    dtype: DType
-    arguments: Sequence[Argument]
-    terms: Sequence[tuple[Argument, str, float, bool]]
-    result_offset: str
-    constant_weight: bool
-    alpha: float = 1.0
-    act: str = "none"
-    gated: bool = False
-    scale: Argument | None = None
-    eps: float = 0.0
-    count: int = 1
-    begin: Sequence[str] = ("const auto *const left = a;", "const auto *const right = b;")
-
-    @property
-    def sums(self) -> str:
-        return accumulator(self.dtype)
-
-    @property
-    def aligned(self) -> bool:
-        return in_chunks(self.dtype, self.x_row, self.w_row, self.k)
-
-    @property
-    def staged(self) -> bool:
-        size = 8 if self.sums == "double" else 4
-        return self.scale is not None and self.m * self.k > 0 and self.m * (self.k + 8) * size <= _STAGED
-
-
 class Gemv(Kernel):
-    """The product of at most four rows and a weight."""
+    """The product of few rows and a weight."""
 
     name = "matmul/gemv"
     ops: tuple[str, ...] = OPS
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
-        """Return yes for up to four rows of floats, with k contiguous on both sides and a single weight."""
+        """Return yes for few rows of floats, with k contiguous on both sides and a single weight."""
         answer = supported(call)
         if not answer:
             return answer
@@ -189,17 +132,22 @@ class Gemv(Kernel):
             return Support.no(Reason.SHAPE_UNSUPPORTED, "one weight is supported, not one per batch")
         if not p.m * p.n * p.k:
             return Support.no(Reason.SHAPE_UNSUPPORTED, "an operand is empty")
-        if p.m > ROWS:
-            return Support.no(Reason.SHAPE_UNSUPPORTED, f"at most {ROWS} rows are supported, got {p.m}")
+        limit = MAX_ROWS if dtype in TAGS else ROWS
+        if p.m > limit:
+            return Support.no(Reason.SHAPE_UNSUPPORTED, f"at most {limit} rows are supported, got {p.m}")
         sides = matrices_of(p, dtype)
         if sides is None or sides.b_rows or (sides.a_row == 0 and p.m > 1):
             return Support.no(Reason.SHAPE_UNSUPPORTED, "k must be the weight's contiguous dim")
+        if p.m > ROWS and mma_tile_config(problem_of_product(call), target) is None:
+            return Support.no(
+                Reason.SHAPE_UNSUPPORTED,
+                f"{p.m} rows of {p.k} inputs leave too little shared memory for the weight",
+            )
         return answer
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
         """Lower the call to one stage."""
-        p = product_of(call).flat()
-        return LoweredCall((gemv_stage(call, gemv_tile_config(p.m, p.n, p.k, call.outputs[0].dtype)),))
+        return LoweredCall((_stage(call, problem_of_product(call), target),))
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,51 +172,26 @@ class NormLinear(Kernel):
         layer = LinearLayer.of(call)
         if not layer.m * layer.n:
             return LoweredCall(())
-        config = gemv_tile_config(layer.m, layer.n, layer.k, layer.dtype, layer.halves == 2)
         return LoweredCall(
-            (gemv_stage(call, config),), accumulates="float64" if layer.dtype is DType.FLOAT64 else "float32"
+            (_stage(call, problem_of_layer(call), target),),
+            accumulates="float64" if layer.dtype is DType.FLOAT64 else "float32",
         )
 
-
-def _of_product(call: NodeCall) -> GemvProblem:
-    p, dtype = product_of(call).flat(), call.outputs[0].dtype
-    sides, arguments = matrices_of(p, dtype), arguments_of(call, p)
-    assert sides is not None
-    terms = [
-        (a, element_offset_text(p, t.strides, batched=False), float(t.factor), False)
-        for t, a in zip(p.terms, arguments[2:], strict=False)
-    ]
-    return GemvProblem(
-        p.m, p.n, p.k, sides.a_row, sides.b_line, dtype, arguments, terms, element_offset_text(p, p.y_strides, batched=False),
-        call.tensor(p.b).is_weight, p.alpha, p.act,
-    )  # fmt: skip
+    def repays_fusion(self, call: NodeCall, target: CodegenTarget) -> bool:
+        """Return yes for so few rows that FMAs do not dominate, and for those that tensor cores multiply."""
+        s = problem_of_layer(call)
+        return s.m <= ROWS or (s.dtype in TAGS and mma_tile_config(s, target) is not None)
 
 
-def problem_of_layer(call: NodeCall) -> GemvProblem:
-    """Return the problem of a ``linear``, ``fused_linear`` or ``norm_linear`` node with dense operands."""
-    layer = LinearLayer.of(call)
-    n, gated = layer.n, layer.halves == 2
-    extras = {name: argument(call.tensor(at).spec, f"in{at}", name) for name, at in layer.operands}
-    at = f"row * {n} + column"
-    terms = []
-    if "bias" in extras:
-        terms.append((extras["bias"], "column", 1.0, False))
-        terms += [(extras["bias"], f"{n} + column", 1.0, True)] if gated else []
-    if "residual" in extras:
-        terms.append((extras["residual"], at, 1.0, False))
-    arguments = [
-        argument(call.tensor(0).spec, "in0", "a"), argument(call.tensor(1).spec, "in1", "b"), *extras.values(),
-        argument(call.outputs[0], "out0", "y", written=True),
-    ]  # fmt: skip
-    return GemvProblem(
-        layer.m, n, layer.k, layer.k, layer.k, layer.dtype, arguments, terms, at, call.tensor(1).is_weight, 1.0, layer.act, gated,
-        extras.get("norm"), layer.eps,
-    )  # fmt: skip
+def _stage(call: NodeCall, s: GemvProblem, target: CodegenTarget) -> Stage:
+    config = mma_tile_config(s, target) if mma_leads(s, target) else None
+    if config is not None:
+        return mma_stage(call, config, s)
+    return gemv_stage(call, gemv_tile_config(s.m, s.n, s.k, s.dtype, s.gated), s)
 
 
-def gemv_stage(call: NodeCall, config: GemvTileConfig, problem: GemvProblem | None = None) -> Stage:
-    """Return the stage of a config. ``problem``: what the node computes, if it is neither a ``norm_linear`` nor a plain product."""
-    s = problem or (problem_of_layer(call) if call.op == "norm_linear" else _of_product(call))
+def gemv_stage(call: NodeCall, config: GemvTileConfig, s: GemvProblem) -> Stage:
+    """Return the stage of a config by FMAs."""
     constant_weight = s.constant_weight and (s.scale is None or call.tensor(4).is_weight)
     numbers: Mapping[str, object] = {
         "m": s.m, "n": s.n, "k": s.k, "x_row": s.x_row, "w_row": s.w_row, "COLUMNS": config.columns, "SPLIT": config.split,
@@ -313,39 +236,6 @@ def gemv_stage(call: NodeCall, config: GemvTileConfig, problem: GemvProblem | No
         body, launch, before=before, parts=parts_of(s.act, "gemv"), waits_itself=True, flops=2 * s.m * s.count * rows * s.k,
         bytes=bytes_of([*(o.spec for o in call.tensors), call.outputs[0]]),
     )  # fmt: skip
-
-
-def gemv_finish(s: GemvProblem) -> list[str]:
-    """Return the epilogue ``KERNEL_finish``: it loads terms before the sum is complete, then computes and stores the result."""
-    head, kind = "    __device__ __forceinline__", s.sums
-    y = s.arguments[-1]
-    operands = dict.fromkeys(a.text for a, *_ in s.terms)
-    lines = ["struct KERNEL_finish {", *(f"    {text};" for text in (*operands, y.text))]
-    fields = "".join(f" {kind} t{i};" for i in range(len(s.terms)))
-    reads = ", ".join(f"({kind})load<1>({a.name} + {offset})" for a, offset, *_ in s.terms)
-    lines += [
-        f"    struct Terms {{{fields} }};",
-        f"{head} Terms terms(int row, int column) const {{ return {{{reads}}}; }}",
-        f"{head} void write(int row, int column, {kind} sum, {kind} gate, const Terms &terms) const {{",
-        f"        {kind} x = sum;",
-    ]
-    if s.alpha != 1:
-        lines.append(f"        x = x * ({kind}){s.alpha!r};")
-    for i, (_, _, factor, to_gate) in enumerate(s.terms):
-        target = "gate" if to_gate else "x"
-        lines.append(
-            f"        {target} = {target} + {'' if factor == 1 else f'({kind}){factor!r} * '}terms.t{i};"
-        )
-    if s.act != "none":
-        lines.append(f"        x = {ACTIVATIONS[s.act][0]};")
-    if s.gated:
-        lines.append("        x = x * gate;")
-    return [
-        *lines,
-        f"        store<1>(y + ({s.result_offset}), (typename storage_<{y.ctype}>::compute)x);",
-        "    }",
-        "};",
-    ]
 
 
 KERNELS: tuple[Any, ...] = (Gemv(), NormLinear("matmul/gemv"), NormLinear("matmul/generated"))

@@ -23,7 +23,7 @@ from ...spec.channel_codes import FP8, INT8, ChannelCodes
 from ...spec.linear import LinearLayer, not_in_blocks, why_not
 from ..heavy import REFERENCE_SMS, TAGS, about, in_chunks, shared_limit
 from ..launch import Argument, LaunchConfig, blocks_for, cuda_stage
-from .gemv import GemvProblem, gemv_finish, problem_of_layer
+from .gemv_problem import GemvProblem, gemv_finish, problem_of_layer
 from .generated import Generated
 from .libraries import CublasLt
 from .quantized_rows import by_wgmma, rows_config, rows_lowered

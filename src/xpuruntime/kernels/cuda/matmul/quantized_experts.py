@@ -17,7 +17,7 @@ from ...spec.experts import ExpertProduct, supports_groups
 from ...spec.linear import LinearLayer
 from ..heavy import shared_limit
 from .experts import ExpertGemm, expert_operands, reporting, row_text
-from .gemv import GemvProblem
+from .gemv_problem import GemvProblem
 from .quantized import by_floats, product_stage, quantized_config
 from .quantized_tiles import QuantizedTiles
 

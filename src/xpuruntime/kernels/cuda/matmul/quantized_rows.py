@@ -16,7 +16,7 @@ from ...spec.linear import LinearLayer
 from ..crossovers import crossovers_of
 from ..heavy import TAGS, about, constants, multiprocessors, shared_limit
 from ..launch import Argument, LaunchConfig, cuda_stage
-from .gemv import gemv_finish, problem_of_layer
+from .gemv_problem import gemv_finish, problem_of_layer
 from .quantized_tiles import QuantizedConfig, QuantizedTiles, struct_text, weight_arguments
 from .text import parts_of
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ....protocols import Array
+from ....types import DType
 from .calls import to_numpy
 
 __all__ = ["ModuleCall", "module_calls", "opinfo_names"]
@@ -34,7 +35,7 @@ def opinfo_names() -> tuple[str, ...]:
 def module_calls(name: str, dtype: str, limit: int | None = None) -> Iterator[ModuleCall]:
     """Yield the samples of an OpInfo (all its variants) in one dtype. limit: the most samples of each variant, spread over them.
 
-    Samples that PyTorch itself refuses to run are left out, and those of sparse and nested tensors.
+    Samples that PyTorch itself refuses to run are left out, and those of sparse and nested tensors and of types that the IR lacks.
     """
     import torch
 
@@ -73,10 +74,13 @@ def _call(info: Any, sample: Any) -> ModuleCall | None:
     module = Sample().eval()
     try:
         results = module(*(t.clone() for t in inputs))
-    except (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError):
+    except (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError, AssertionError):
         return None
     flat = [r for r in pytree.tree_leaves(results) if isinstance(r, torch.Tensor | bool | int | float)]
     if any(t.layout != torch.strided or t.is_nested for t in (*inputs, *flat) if isinstance(t, torch.Tensor)):
+        return None
+    known = {dtype.value for dtype in DType}
+    if any(str(t.dtype).removeprefix("torch.") not in known for t in flat if isinstance(t, torch.Tensor)):
         return None
     want = tuple(to_numpy(r if isinstance(r, torch.Tensor) else torch.tensor(r)) for r in flat)
     description = ", ".join(
