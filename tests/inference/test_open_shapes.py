@@ -58,7 +58,7 @@ def test_the_least_recently_used_program_goes(
         assert first() is not None
         assert (
             note(sess)
-            == "3 sets of shapes met: 3 compiled, 0 taken from the store; 2 of at most 2 kept, 1 let go"
+            == "3 sets of shapes met: 3 compiled, 0 taken from the store; 2 of at most 2 kept, 1 evicted"
         )
         agrees(sess, 4, right)  # 1 is evicted
         gc.collect()
@@ -66,7 +66,7 @@ def test_the_least_recently_used_program_goes(
         agrees(sess, 1, right)  # comes back from the store
         assert (
             note(sess)
-            == "5 sets of shapes met: 4 compiled, 1 taken from the store; 2 of at most 2 kept, 3 let go"
+            == "5 sets of shapes met: 4 compiled, 1 taken from the store; 2 of at most 2 kept, 3 evicted"
         )
         assert sess._executable.counters["runs"] == 6
 
@@ -130,7 +130,7 @@ def test_a_second_start_compiles_no_shape_that_was_met(
             np.testing.assert_array_equal(sess.run(input=images(batch))["output"], want)
         assert (
             note(sess)
-            == "2 sets of shapes met: 0 compiled, 2 taken from the store; 2 of at most 16 kept, 0 let go"
+            == "2 sets of shapes met: 0 compiled, 2 taken from the store; 2 of at most 16 kept, 0 evicted"
         )
 
 

@@ -72,7 +72,7 @@ def test_entry_points_for_other_shapes_are_found_by_the_inputs(two: Path) -> Non
             np.testing.assert_allclose(sess.run(x=values(n))["y"], right(values(n)), rtol=1e-5, atol=1e-5)
         assert sess._executable._last.entry.name == "main_n2"
         assert sess.receipt(times=False).evidence["r0"].notes == (
-            "2 entry points of a program; 2 of at most 16 kept, 0 let go",
+            "2 entry points of a program; 2 of at most 16 kept, 0 evicted",
         )
         first, second = (e.weights for e in sess._executable._buckets.executors)
         shared = [first[name] is second[name] for name in set(first) & set(second)]

@@ -54,7 +54,7 @@ def test_audio_is_answered_as_its_features_are() -> None:
         assert list(answer.tokens) == greedy(model, frames, 8)
         for wrong, match in (
             (np.zeros(64 * 160 + 1), r"reads 0\.64 s of audio at once; got 0\.640062 s.*Split"),
-            (np.zeros((2, 400)), r"invalid shape of audio; got \(2, 400\).*one channel"),
+            (np.zeros((2, 400)), r"reads audio of one channel; got \(2, 400\).*one channel"),
             ("hello", "reads audio; got 'hello'.*samples at 16000 Hz"),
             (np.array([np.nan]), "all of them finite"),
         ):

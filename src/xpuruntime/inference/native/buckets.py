@@ -72,7 +72,7 @@ class Buckets:
 
     def note(self) -> str:
         """Return the counts as part of a receipt's sentence."""
-        return f"{len(self)} of at most {self.limit} kept, {self.dropped} let go"
+        return f"{len(self)} of at most {self.limit} kept, {self.dropped} evicted"
 
 
 def _sum(a: dict[str, int], b: dict[str, int]) -> dict[str, int]:

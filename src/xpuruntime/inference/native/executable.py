@@ -233,7 +233,7 @@ class NativeExecutable(
 
     @property
     def memory(self) -> Mapping[str, int]:
-        """Return ``Evidence.memory``. The weights of programs that were let go are not counted."""
+        """Return ``Evidence.memory``. The weights of evicted programs are not counted."""
         return self._memory.report(self._buckets.executors)
 
     def limit_memory(self, size: int) -> None:

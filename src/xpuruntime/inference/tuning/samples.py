@@ -25,7 +25,7 @@ _INTERVAL_ROUNDS = 6  # fewer have no 95% interval
 def measured_round(
     sides: Sequence[_S], index: int, measure: Callable[[_S], Iterator[Sample]]
 ) -> dict[str, dict[str, float]]:
-    """Measure all sides in turn, every second round backwards. Return the median of the runs of each."""
+    """Measure all sides in turn, every second round backwards. Return the median time of each call by kernel."""
     samples: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for side in sides if index % 2 == 0 else reversed(sides):
         for key, kernel, us in measure(side):

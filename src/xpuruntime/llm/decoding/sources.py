@@ -53,7 +53,7 @@ def features_of(prompt: Any, encoder: DecoderConfig, who: str) -> NDArray[np.flo
         return x
     if x.ndim != 1:
         do = f"Give samples of one channel at {RATE} Hz, or features [{encoder.features}, {frames}]."
-        raise InputError(who, "has an invalid shape of audio", got=x.shape, do=do)
+        raise InputError(who, "reads audio of one channel", got=x.shape, do=do)
     if x.size > frames * HOP:
         seconds = frames * HOP / RATE
         raise InputError(

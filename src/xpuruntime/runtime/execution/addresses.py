@@ -45,9 +45,9 @@ class Addresses:
                     got=repr(weights),
                     do="Call load_weights for this program.",
                 )
-            strange = next((b for b in weights.values() if not self._backend.shares_memory(b.backend)), None)
-            if strange is not None:
-                here, place = self._backend.device, strange.backend.device
+            foreign = next((b for b in weights.values() if not self._backend.shares_memory(b.backend)), None)
+            if foreign is not None:
+                here, place = self._backend.device, foreign.backend.device
                 do = f"Call load_weights with {str(here)!r}."
                 raise InputError(self._who, f"needs weights on {here}", got=f"weights on {place}", do=do)
             self._states.start(weights)

@@ -1,6 +1,6 @@
 """``xpu tune``: the time of every usable kernel of each call, measured inside the model on this device.
 
-Each shape bucket is compiled as many times as its call with the most kernels has kernels; variant ``i`` uses the ``i``-th kernel of every call. A
+Each shape bucket is compiled in several variants, as many as any of its calls has kernels: variant ``i`` uses the ``i``-th kernel of every call. A
 round runs all variants in turn, every second round in the opposite order, and takes the time of each call from the executor's clock. So a
 kernel is measured with the caches and the clock rate that it has in the model, and a slowdown of the machine affects all kernels alike.
 """

@@ -262,7 +262,7 @@ def done(_: object) -> None:
 
 
 def full_padding(padding: Sequence[Any], rank: int) -> list[Any]:
-    """Return the padding of ``rank`` dims in ONNX's order, all begins and then all ends. One number per dim counts for both."""
+    """Return the padding of ``rank`` dims in ONNX's order, all begins and then all ends. One number per dim is that of both ends."""
     return list(padding) * (1 if len(padding) == 2 * rank else 2)
 
 

@@ -41,8 +41,9 @@ _MAX_PADDING = 1.5
 
 @dataclass(frozen=True, slots=True)
 class SimtTileConfig:
-    """Tile sizes of a block: queries per thread, keys per step, warps, and the threads that share the queries of a thread.
+    """Tile sizes of a block: queries per thread, keys per step, warps.
 
+    lanes:     threads that compute the same queries, each a part of the keys of a step and of the results.
     min_share: blocks per SM from which on these sizes are the fastest (``benchmarks/cuda/attention_float32.py``).
     """
 
