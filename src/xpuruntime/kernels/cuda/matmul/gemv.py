@@ -12,22 +12,20 @@ dependent launch). ``norm_linear`` fuses an RMS norm, and a gated layer has rows
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ....codegen.c_types import C_TYPES
 from ....codegen.target import CodegenTarget
 from ....decisions import Reason, Support
 from ....types import DType
 from ...kernel import Kernel, LoweredCall, NodeCall, Stage
 from ...spec.linear import LinearLayer, why_not
 from ...spec.matmul import OPS, product_of
-from ..heavy import REFERENCE_SMS, TAGS, about, bytes_of, c_bool, constants
-from ..launch import LaunchConfig, cuda_stage
+from ..heavy import REFERENCE_SMS, TAGS
+from ..launch import LaunchConfig
 from .gemv_mma import MAX_ROWS, mma_leads, mma_stage, mma_tile_config
-from .gemv_problem import GemvProblem, gemv_finish, problem_of_layer, problem_of_product
-from .text import matrices_of, parts_of, supported
+from .gemv_problem import GemvProblem, problem_of_layer, problem_of_product, template_stage
+from .text import matrices_of, supported
 
 __all__ = ["KERNELS", "ROWS", "Gemv", "GemvTileConfig", "NormLinear", "gemv_stage", "gemv_tile_config"]
 
@@ -192,49 +190,18 @@ def _stage(call: NodeCall, s: GemvProblem, target: CodegenTarget) -> Stage:
 
 def gemv_stage(call: NodeCall, config: GemvTileConfig, s: GemvProblem) -> Stage:
     """Return the stage of a config by FMAs."""
-    constant_weight = s.constant_weight and (s.scale is None or call.tensor(4).is_weight)
-    numbers: Mapping[str, object] = {
-        "m": s.m, "n": s.n, "k": s.k, "x_row": s.x_row, "w_row": s.w_row, "COLUMNS": config.columns, "SPLIT": config.split,
-        "GROUPS": config.groups, "STAGES": config.stages, "ITEMS_PER_GROUP": config.items_per_group,
-    }  # fmt: skip
-    flags = {
-        "GATED": s.gated,
-        "NORM": s.scale is not None,
-        "STAGED": s.staged,
-        "PREFETCH_WEIGHTS": constant_weight,
-        "ALIGNED": s.aligned,
-    }
-    before = [
-        "struct KERNEL_gemv {", f"    typedef {C_TYPES[s.dtype]} S;", f"    typedef {s.sums} A;", constants("int", numbers),
-        constants("bool", {name: c_bool(v) for name, v in flags.items()}),
-        f"    static __device__ __forceinline__ {s.sums} eps() {{ return ({s.sums}){s.eps!r}; }}", "};",
-        *(["struct KERNEL_unaligned : KERNEL_gemv { static constexpr bool ALIGNED = false; };"] if s.aligned else []),
-        *gemv_finish(s),
-    ]  # fmt: skip
-    scale = "(const KERNEL_gemv::S *)nullptr" if s.scale is None else s.scale.name
-    operands = [a.name for a, *_ in dict.fromkeys(s.terms)] if s.terms else []
-    body = [*s.begin, f"const KERNEL_finish finish = {{{', '.join([*dict.fromkeys(operands), 'y'])}}};"]
-    if s.aligned:
-        pointers = " | ".join(f"(uint64_t){n}" for n in ("left", "right", *([scale] if s.scale else [])))
-        body += [
-            f"if (({pointers}) % 16 == 0) gemv::run<KERNEL_gemv>(left, right, {scale}, finish);",
-            f"else gemv::run<KERNEL_unaligned>(left, right, {scale}, finish);",
-        ]
-    else:
-        body.append(f"gemv::run<KERNEL_gemv>(left, right, {scale}, finish);")
-    results = config.columns // (1 + s.gated)
-    rows = s.n * (1 + s.gated)
     launch = LaunchConfig(
-        (config.blocks(math.ceil(s.n / results)), s.count, 1),
+        (config.blocks(math.ceil(s.n / (config.columns // (1 + s.gated)))), s.count, 1),
         (config.threads, 1, 1),
         min_blocks_per_sm=config.min_blocks_per_sm if s.m == 1 and s.sums == "float" else 0,
     )
-    stem = f"{'norm_' if s.scale else ''}gemv_{s.m * s.count}x{rows}x{s.k}"
-    return cuda_stage(
-        f"{stem}_{s.act}" if s.gated else stem,
-        about(call, f"{config.columns} rows of the weight at a time, by {config.split} warp{'s' if config.split > 1 else ''}"), s.arguments,
-        body, launch, before=before, parts=parts_of(s.act, "gemv"), waits_itself=True, flops=2 * s.m * s.count * rows * s.k,
-        bytes=bytes_of([*(o.spec for o in call.tensors), call.outputs[0]]),
+    warps = f"{config.split} warp{'s' if config.split > 1 else ''}"
+    return template_stage(
+        call, s, "gemv", launch, f"{config.columns} rows of the weight at a time, by {warps}", types={"A": s.sums},
+        numbers={
+            "COLUMNS": config.columns, "SPLIT": config.split, "GROUPS": config.groups, "STAGES": config.stages, "ITEMS_PER_GROUP": config.items_per_group,
+        },
+        flags={"STAGED": s.staged},
     )  # fmt: skip
 
 

@@ -9,14 +9,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ....codegen.c_types import C_TYPES
 from ....codegen.target import CodegenTarget
 from ...kernel import NodeCall, Stage
 from ..crossovers import crossovers_of
-from ..heavy import TAGS, about, bytes_of, c_bool, constants, multiprocessors, shared_limit
-from ..launch import LaunchConfig, cuda_stage
-from .gemv_problem import GemvProblem, gemv_finish
-from .text import parts_of
+from ..heavy import TAGS, multiprocessors, shared_limit
+from ..launch import LaunchConfig
+from .gemv_problem import GemvProblem, template_stage
 
 __all__ = ["MAX_ROWS", "MmaTileConfig", "mma_leads", "mma_stage", "mma_tile_config"]
 
@@ -38,6 +36,8 @@ _MIN_IN_FLIGHT = 48 * 1024
 """Minimum bytes of the weight in flight per SM, if it has so many: with less, its memory waits."""
 _RING = 204 * 1024
 """Maximum bytes of the rings of an SM."""
+_TWO_PER_SM = 1.5
+"""Maximum tiles per SM for which each has a block, two of them on some SMs; of more tiles, each SM has one block."""
 _RESERVED = 1024
 """Shared memory that an SM reserves for each block."""
 
@@ -91,7 +91,7 @@ def mma_tile_config(s: GemvProblem, target: CodegenTarget) -> MmaTileConfig | No
     sms, tiles = multiprocessors(target), _tiles(s)
     if not s.m * tiles * s.k:
         return None
-    grids = (tiles,) if tiles <= sms else (tiles, sms) if tiles <= 1.5 * sms else (sms,)
+    grids = (tiles,) if tiles <= sms else (tiles, sms) if tiles <= _TWO_PER_SM * sms else (sms,)
     configs = (
         _config(s, tiles, blocks, sms, shared_limit(target), least)
         for least in (_MIN_STAGES, 2)
@@ -119,43 +119,11 @@ def _config(
 
 def mma_stage(call: NodeCall, config: MmaTileConfig, s: GemvProblem) -> Stage:
     """Return the stage of a config on tensor cores."""
-    constant_weight = s.constant_weight and (s.scale is None or call.tensor(4).is_weight)
-    numbers = {
-        "m": s.m, "n": s.n, "k": s.k, "x_row": s.x_row, "w_row": s.w_row, "SPLIT": config.split, "STAGES": config.stages, "GRID": config.blocks,
-    }  # fmt: skip
-    flags = {
-        "GATED": s.gated,
-        "NORM": s.scale is not None,
-        "ALIGNED": s.aligned,
-        "PREFETCH_WEIGHTS": constant_weight,
-    }
-    before = [
-        "struct KERNEL_gemv {", f"    typedef {C_TYPES[s.dtype]} S;", f"    typedef {TAGS[s.dtype]} T;", constants("int", numbers),
-        constants("bool", {name: c_bool(v) for name, v in flags.items()}),
-        f"    static __device__ __forceinline__ float eps() {{ return {s.eps!r}f; }}", "};",
-        *(["struct KERNEL_unaligned : KERNEL_gemv { static constexpr bool ALIGNED = false; };"] if s.aligned else []),
-        *gemv_finish(s),
-    ]  # fmt: skip
-    scale = "(const KERNEL_gemv::S *)nullptr" if s.scale is None else s.scale.name
-    operands = [*dict.fromkeys(a.name for a, *_ in s.terms), "y"]
-    body = [*s.begin, f"const KERNEL_finish finish = {{{', '.join(operands)}}};"]
-    given = f"(left, right, {scale}, finish);"
-    if s.aligned:
-        pointers = " | ".join(f"(uint64_t){n}" for n in ("left", "right", *([scale] if s.scale else [])))
-        body += [
-            f"if (({pointers}) % 16 == 0) gemv_mma::run<KERNEL_gemv>{given}",
-            f"else gemv_mma::run<KERNEL_unaligned>{given}",
-        ]
-    else:
-        body.append(f"gemv_mma::run<KERNEL_gemv>{given}")
-    rows = s.n * (1 + s.gated)
     launch = LaunchConfig(
         (config.blocks, 1, 1), (config.split * 32, 1, 1), config.shared(s), min_blocks_per_sm=config.per_sm
     )
-    stem = f"{'norm_' if s.scale else ''}gemv_mma_{s.m}x{rows}x{s.k}"
-    return cuda_stage(
-        f"{stem}_{s.act}" if s.gated else stem,
-        about(call, f"{_WEIGHT_ROWS} rows of the weight at a time on tensor cores, by {config.split} warp{'s' if config.split > 1 else ''}"),
-        s.arguments, body, launch, before=before, parts=parts_of(s.act, "gemv_mma"), waits_itself=True, flops=2 * s.m * rows * s.k,
-        bytes=bytes_of([*(o.spec for o in call.tensors), call.outputs[0]]),
+    warps = f"{config.split} warp{'s' if config.split > 1 else ''}"
+    return template_stage(
+        call, s, "gemv_mma", launch, f"{_WEIGHT_ROWS} rows of the weight at a time on tensor cores, by {warps}", types={"T": TAGS[s.dtype]},
+        numbers={"SPLIT": config.split, "STAGES": config.stages, "GRID": config.blocks},
     )  # fmt: skip

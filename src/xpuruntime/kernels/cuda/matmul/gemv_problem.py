@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ....codegen.c_types import accumulator
+from ....codegen.c_types import C_TYPES, accumulator
 from ....types import DType
-from ...kernel import NodeCall
+from ...kernel import NodeCall, Stage
 from ...portable.text import ACTIVATIONS
 from ...spec.linear import LinearLayer
 from ...spec.matmul import product_of
-from ..heavy import argument, in_chunks
-from ..launch import Argument
-from .text import arguments_of, element_offset_text, matrices_of
+from ..heavy import about, argument, bytes_of, c_bool, constants, in_chunks
+from ..launch import Argument, LaunchConfig, cuda_stage
+from .text import arguments_of, element_offset_text, matrices_of, parts_of
 
-__all__ = ["GemvProblem", "gemv_finish", "problem_of_layer", "problem_of_product"]
+__all__ = ["GemvProblem", "gemv_finish", "problem_of_layer", "problem_of_product", "template_stage"]
 
 STAGED = 32 * 1024
 """Maximum shared memory in bytes for rows that ``gemv.cuh`` stages."""
@@ -99,6 +99,56 @@ def problem_of_layer(call: NodeCall) -> GemvProblem:
     return GemvProblem(
         layer.m, n, layer.k, layer.k, layer.k, layer.dtype, arguments, terms, at, call.tensor(1).is_weight, 1.0, layer.act, gated,
         extras.get("norm"), layer.eps,
+    )  # fmt: skip
+
+
+def template_stage(
+    call: NodeCall,
+    s: GemvProblem,
+    template: str,
+    launch: LaunchConfig,
+    what: str,
+    *,
+    types: Mapping[str, str],
+    numbers: Mapping[str, int],
+    flags: Mapping[str, bool] | None = None,
+) -> Stage:
+    """Return the stage of a template (``gemv``, ``gemv_mma``). Where addresses are not multiples of 16 bytes, it runs without vector loads.
+
+    what: how a launch divides the work, for the comment. types, numbers, flags: members of the template's parameters beside those of the problem.
+    """
+    constant_weight = s.constant_weight and (s.scale is None or call.tensor(4).is_weight)
+    sizes = {"m": s.m, "n": s.n, "k": s.k, "x_row": s.x_row, "w_row": s.w_row, **numbers}
+    facts = {
+        "GATED": s.gated, "NORM": s.scale is not None, **(flags or {}), "PREFETCH_WEIGHTS": constant_weight, "ALIGNED": s.aligned,
+    }  # fmt: skip
+    before = [
+        "struct KERNEL_gemv {",
+        *(f"    typedef {kind} {name};" for name, kind in {"S": C_TYPES[s.dtype], **types}.items()),
+        constants("int", sizes),
+        constants("bool", {name: c_bool(v) for name, v in facts.items()}),
+        f"    static __device__ __forceinline__ {s.sums} eps() {{ return ({s.sums}){s.eps!r}; }}",
+        "};",
+        *(["struct KERNEL_unaligned : KERNEL_gemv { static constexpr bool ALIGNED = false; };"] if s.aligned else []),
+        *gemv_finish(s),
+    ]  # fmt: skip
+    scale = "(const KERNEL_gemv::S *)nullptr" if s.scale is None else s.scale.name
+    fields = [*dict.fromkeys(a.name for a, *_ in s.terms), "y"]
+
+    def run(struct: str) -> str:
+        return f"{template}::run<{struct}>(left, right, {scale}, finish);"
+
+    body = [*s.begin, f"const KERNEL_finish finish = {{{', '.join(fields)}}};"]
+    if s.aligned:
+        pointers = " | ".join(f"(uint64_t){n}" for n in ("left", "right", *([scale] if s.scale else [])))
+        body += [f"if (({pointers}) % 16 == 0) {run('KERNEL_gemv')}", f"else {run('KERNEL_unaligned')}"]
+    else:
+        body.append(run("KERNEL_gemv"))
+    rows = s.n * (1 + s.gated)
+    stem = f"{'norm_' if s.scale else ''}{template}_{s.m * s.count}x{rows}x{s.k}"
+    return cuda_stage(
+        f"{stem}_{s.act}" if s.gated else stem, about(call, what), s.arguments, body, launch, before=before, parts=parts_of(s.act, template),
+        waits_itself=True, flops=2 * s.m * s.count * rows * s.k, bytes=bytes_of([*(o.spec for o in call.tensors), call.outputs[0]]),
     )  # fmt: skip
 
 
