@@ -115,7 +115,7 @@ def template_stage(
 ) -> Stage:
     """Return the stage of a template (``gemv``, ``gemv_mma``). Where addresses are not multiples of 16 bytes, it runs without vector loads.
 
-    what: how a launch divides the work, for the comment. types, numbers, flags: members of the template's parameters beside those of the problem.
+    what: how a launch divides the work, for the comment. types, numbers, flags: members of the template's parameters in addition to those of the problem.
     """
     constant_weight = s.constant_weight and (s.scale is None or call.tensor(4).is_weight)
     sizes = {"m": s.m, "n": s.n, "k": s.k, "x_row": s.x_row, "w_row": s.w_row, **numbers}
