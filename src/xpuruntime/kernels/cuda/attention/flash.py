@@ -197,6 +197,18 @@ def wants_hopper(s: AttentionShape, target: CodegenTarget) -> bool:
     return s.queries > 64 and padded_size(max(s.d, s.dv)) >= 64 and 2 * blocks >= multiprocessors(target)
 
 
+def splits_keys(s: AttentionShape, target: CodegenTarget) -> bool:
+    """Return whether two blocks share the keys of a query tile: where the query tiles are one wave of blocks, of which some have few visible keys."""
+    blocks = math.ceil(s.queries / HOPPER_TILE_CONFIG.queries) * s.batch * s.kv_heads * s.group
+    uneven = s.causal or scans_mask(s)
+    return (
+        uneven
+        and blocks <= multiprocessors(target)
+        and s.keys >= 4 * HOPPER_TILE_CONFIG.keys
+        and target.config.max_cluster_size >= 2
+    )
+
+
 def scans_mask(s: AttentionShape) -> bool:
     """Return whether the kernel scans the mask first, to skip key tiles that no query of the block attends to.
 
@@ -225,11 +237,13 @@ def flash_stage(
     target: CodegenTarget,
     tile_config: FlashTileConfig | None = None,
     hopper: bool | None = None,
+    split: bool | None = None,
 ) -> Stage:
     """Return the stage of ``flash_v2``.
 
     tile_config: None: ``tile_config_for``.
     hopper:      whether to use the WGMMA version; None: where it is faster.
+    split:       whether two of its blocks share the keys of a query tile; None: where that is faster.
     """
     dtype = call.outputs[0].dtype
     d = padded_size(max(s.d, s.dv))
@@ -241,6 +255,7 @@ def flash_stage(
         if tile_config is None
         else tile_config
     )
+    splits = 1 + (use_hopper and (splits_keys(s, target) if split is None else split))
     part = HOPPER if use_hopper else "flash_v2"
     function = "flash_hopper::forward" if use_hopper else "flash::forward"
     heads = s.kv_heads * s.group
@@ -250,7 +265,7 @@ def flash_stage(
     arguments = arguments_of(call)
     numbers = {
         "D": d, "d": s.d, "dv": s.dv, "BM": config.queries, "BN": config.keys, "WARPS": config.warps, "queries": s.queries, "keys": s.keys,
-        "group": s.group, "heads": heads, "offset": s.offset, "q_row": s.q[2], "k_row": s.k[2], "v_row": s.v[2], "y_row": s.y[2],
+        "group": s.group, "heads": heads, "offset": s.offset, "q_row": s.q[2], "k_row": s.k[2], "v_row": s.v[2], "y_row": s.y[2], "SPLITS": splits,
     }  # fmt: skip
     scans = use_hopper and scans_mask(s)
     flags = {
@@ -299,11 +314,20 @@ def flash_stage(
     unmasked_share = 0.5 if s.causal and s.queries == s.keys and not s.offset else 1
     return cuda_stage(
         f"attention_{s.batch}x{heads}x{s.queries}x{s.keys}x{s.d}",
-        about(call, f"{config.queries} queries a block, {config.keys} keys at a time"), arguments, body,
-        LaunchConfig((s.batch * heads, tiles, 1), (config.warps * 32, 1, 1), config.shared(d), min_blocks_per_sm=1 if use_hopper or 2 * config.shared(d) > shared_limit(target) else 2),
+        about(call, f"{config.queries} queries a block, {config.keys} keys at a time{', every second by each of two blocks' if splits > 1 else ''}"), arguments, body,
+        LaunchConfig(
+            (s.batch * heads * splits, tiles, 1), (config.warps * 32, 1, 1), config.shared(d) + (_exchanged_bytes(d) if splits > 1 else 0), cluster=splits,
+            min_blocks_per_sm=1 if use_hopper or 2 * config.shared(d) > shared_limit(target) else 2,
+        ),
         before=struct, parts=frozenset({part}), flops=int(s.flops * unmasked_share),
         bytes=bytes_of([*(o.spec for o in call.tensors), *call.outputs]),
     )  # fmt: skip
+
+
+def _exchanged_bytes(d: int) -> int:
+    """Return the bytes that a block receives from the other of its cluster: half of its sums, row maxima and row sums; and the barrier."""
+    threads = HOPPER_TILE_CONFIG.warps * 32
+    return HOPPER_TILE_CONFIG.queries // 2 * d * 4 + threads * 8 + 16
 
 
 def unaligned_text(base: str, members: Sequence[Argument]) -> str:
