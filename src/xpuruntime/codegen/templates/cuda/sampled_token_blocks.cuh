@@ -25,6 +25,13 @@ INLINE void logits_of_chunk(const typename P::S *logits, const int32_t *counts, 
         for (int b = threadIdx.x; b < BINS; b += THREADS) number[b] = 0, mass[b] = 0;
 }
 
+// Add to a sum in shared memory by 32-bit atomics: one of 64 bits there is a loop that repeats for every other thread with the same sum.
+INLINE void add_shared(u64 *sum, u64 amount) {
+    uint32_t *const words = (uint32_t *)sum;
+    const uint32_t low = (uint32_t)amount, carry = atomicAdd(words, low) > ~low, high = (uint32_t)(amount >> 32) + carry;
+    if (high) atomicAdd(words + 1, high);
+}
+
 template <int CHUNKS, int THREADS> INLINE float largest(const float *maxima, float *parts) {
     float top = -__builtin_inff();
     for (int c = threadIdx.x; c < CHUNKS; c += THREADS) top = maximum(top, maxima[c]);
@@ -51,7 +58,7 @@ INLINE void weights_of_chunk(const float *x, const float *maxima, const Row &row
         if (d <= row.cutoff) sum += w;
         if (bins && d < FARTHEST) {
             atomicAdd(own_number + bin(d), 1u);
-            atomicAdd(own_mass + bin(d), w);
+            add_shared(own_mass + bin(d), w);
         }
     }
     sum = block_reduce<THREADS / 32>(sum, sum_of(), parts);  // also a barrier after the last update of the bins
@@ -152,7 +159,7 @@ INLINE uint32_t threshold(const float *x, float top, bool is_listed, uint32_t mo
         s.bins[2 * threadIdx.x] = s.bins[2 * threadIdx.x + 1] = 0;
         __syncthreads();
         each<P>(x, top, is_listed, from, from, s, [&](uint32_t k) {
-            if (k <= most && k - low < width) atomicAdd(s.bins + ((k - low) >> shift), BY_WEIGHT ? (u64)weight(bitcast<float>(k)) : (u64)1);
+            if (k <= most && k - low < width) add_shared(s.bins + ((k - low) >> shift), BY_WEIGHT ? (u64)weight(bitcast<float>(k)) : (u64)1);
         });
         __syncthreads();
         find(s.bins[2 * threadIdx.x], s.bins[2 * threadIdx.x + 1], before, target, s);
@@ -232,12 +239,11 @@ INLINE uint32_t kept(const float *x, float top, const Row &row, const uint32_t *
     if (is_listed) {
         if (threadIdx.x == 0) s.listed = 0;
         __syncthreads();
+        const float from = (float)low / 64.0f, to = (float)(high + 1) / 64.0f;  // of the bins' distances
         u64 nearer = 0;
         each_of_segment<P>(x, top, [&](float d) {
-            if (!(d < FARTHEST)) return;
-            const int b = bin(d);
-            if (b < low && key(d) <= cutoff) nearer += weight(d);
-            if (b < low || b > high) return;
+            if (d < from && key(d) <= cutoff) nearer += weight(d);
+            if (!(d >= from && d < to && d < FARTHEST)) return;
             const uint32_t at = atomicAdd(&s.listed, 1u);
             s.list[at] = key(d), s.segment_of[at] = (uint8_t)(threadIdx.x / 32);
         });
@@ -268,7 +274,7 @@ INLINE uint32_t kept(const float *x, float top, const Row &row, const uint32_t *
     if (is_listed) {
 #pragma unroll 1
         for (int i = threadIdx.x; i < (int)s.listed; i += WIDE)
-            if (s.list[i] <= most) atomicAdd(s.segments + s.segment_of[i], (u64)weight(bitcast<float>(s.list[i])));
+            if (s.list[i] <= most) add_shared(s.segments + s.segment_of[i], weight(bitcast<float>(s.list[i])));
         if (threadIdx.x == 0) s.summed = true;
         __syncthreads();
     }
