@@ -189,24 +189,33 @@ _MAX_KEY_TILES = 4096
 """Maximum key tiles of a scanned mask; shared memory holds the order of at most this many."""
 
 
+_MIN_SPLIT_KEYS = 512
+"""Minimum keys that two blocks share. A merge takes two microseconds."""
+_MIN_UNEVEN_KEYS = 1024
+"""Minimum keys that two blocks share for the sake of the last query tile of a causal mask, which sees all of them."""
+_MIN_SPLIT_BLOCKS = 16
+"""Minimum query tiles that were measured to be faster with WGMMA and shared keys than on more SMs without it."""
+
+
+def _query_tiles(s: AttentionShape) -> int:
+    """Return the number of query tiles of the WGMMA version."""
+    return math.ceil(s.queries / HOPPER_TILE_CONFIG.queries) * s.batch * s.kv_heads * s.group
+
+
 def wants_hopper(s: AttentionShape, target: CodegenTarget) -> bool:
-    """Return whether the target has WGMMA and the query tiles give at least half of the SMs a block."""
+    """Return whether the target has WGMMA and the query tiles give at least half of the SMs a block, or two blocks share each tile's keys."""
     if not (isinstance(target, CudaTarget) and target.sm.wgmma):
         return False
-    blocks = math.ceil(s.queries / HOPPER_TILE_CONFIG.queries) * s.batch * s.kv_heads * s.group
-    return s.queries > 64 and padded_size(max(s.d, s.dv)) >= 64 and 2 * blocks >= multiprocessors(target)
+    fewest = _MIN_SPLIT_BLOCKS if splits_keys(s, target) else multiprocessors(target) / 2
+    return s.queries > 64 and padded_size(max(s.d, s.dv)) >= 64 and _query_tiles(s) >= fewest
 
 
 def splits_keys(s: AttentionShape, target: CodegenTarget) -> bool:
-    """Return whether two blocks share the keys of a query tile: where the query tiles are one wave of blocks, of which some have few visible keys."""
-    blocks = math.ceil(s.queries / HOPPER_TILE_CONFIG.queries) * s.batch * s.kv_heads * s.group
-    uneven = s.causal or scans_mask(s)
-    return (
-        uneven
-        and blocks <= multiprocessors(target)
-        and s.keys >= 4 * HOPPER_TILE_CONFIG.keys
-        and target.config.max_cluster_size >= 2
-    )
+    """Return whether two blocks of a cluster share the keys of a query tile: where half of the SMs would have no block, or only a short one."""
+    if target.config.max_cluster_size < 2 or s.keys < _MIN_SPLIT_KEYS:
+        return False
+    blocks, sms = _query_tiles(s), multiprocessors(target)
+    return 2 * blocks <= sms or (s.causal and s.keys >= _MIN_UNEVEN_KEYS and blocks <= sms)
 
 
 def scans_mask(s: AttentionShape) -> bool:
