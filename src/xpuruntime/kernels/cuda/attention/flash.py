@@ -48,7 +48,10 @@ __all__ = [
     "head_offset_text",
     "logit_text",
     "padded_size",
+    "query_tiles",
+    "splits_keys",
     "supported_halves",
+    "wants_hopper",
 ]
 
 LOG2E = math.log2(math.e)
@@ -197,7 +200,7 @@ _MIN_SPLIT_BLOCKS = 16
 """Minimum query tiles that were measured to be faster with WGMMA and shared keys than on more SMs without it."""
 
 
-def _query_tiles(s: AttentionShape) -> int:
+def query_tiles(s: AttentionShape) -> int:
     """Return the number of query tiles of the WGMMA version."""
     return math.ceil(s.queries / HOPPER_TILE_CONFIG.queries) * s.batch * s.kv_heads * s.group
 
@@ -207,14 +210,14 @@ def wants_hopper(s: AttentionShape, target: CodegenTarget) -> bool:
     if not (isinstance(target, CudaTarget) and target.sm.wgmma):
         return False
     fewest = _MIN_SPLIT_BLOCKS if splits_keys(s, target) else multiprocessors(target) / 2
-    return s.queries > 64 and padded_size(max(s.d, s.dv)) >= 64 and _query_tiles(s) >= fewest
+    return s.queries > 64 and padded_size(max(s.d, s.dv)) >= 64 and query_tiles(s) >= fewest
 
 
 def splits_keys(s: AttentionShape, target: CodegenTarget) -> bool:
     """Return whether two blocks of a cluster share the keys of a query tile: where half of the SMs would have no block, or only a short one."""
     if target.config.max_cluster_size < 2 or s.keys < _MIN_SPLIT_KEYS:
         return False
-    blocks, sms = _query_tiles(s), multiprocessors(target)
+    blocks, sms = query_tiles(s), multiprocessors(target)
     return 2 * blocks <= sms or (s.causal and s.keys >= _MIN_UNEVEN_KEYS and blocks <= sms)
 
 
