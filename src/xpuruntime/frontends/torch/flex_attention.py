@@ -17,7 +17,7 @@ from typing import Any
 __all__ = ["flex_attention_as_ops"]
 
 _CALL, _SWITCH = "flex_attention_hop", "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG"
-"""What PyTorch's ``flex_attention`` calls, and PyTorch's switch to call it without compiling."""
+"""Names in PyTorch's module: the function that ``flex_attention`` calls, and a switch to call it without compiling."""
 _MODES = "setup_compilation_env"
 """The context of that call. It removes the modes by which an export records ``torch.func.vmap``."""
 
