@@ -28,7 +28,10 @@ UNREAD = {
     **{op: {"wide_statistics"} for op in ("layer_norm", "rms_norm")},  # the dtypes of results say it
     "layer_norm_backward_add": {"narrow"},
     **{op: {"dtype"} for op in ("rand", "randn", "bernoulli", "multinomial", "dequantize_linear", "eye")},
-    **{op: {"count"} for op in ("nonzero", "masked_select", "compress", "unique", "non_max_suppression")},
+    **{
+        op: {"count"}
+        for op in ("nonzero", "masked_select", "compress", "unique", "bincount", "non_max_suppression")
+    },
     "cond": {"sizes"},
     "loop": {"sizes"},
 }

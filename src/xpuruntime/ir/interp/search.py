@@ -71,6 +71,16 @@ def unique(x: Array, *, dim: int | None, sorted: bool) -> tuple[Array, Array, Ar
     return values, first, inverse, counts
 
 
+def bincount(x: Array, weights: Array | None, *, minlength: int) -> Array:
+    """Return how often each number from 0 on occurs, or the sum of its weights. Raises IndexError for a negative number."""
+    indices = x.astype(np.int64)
+    if indices.size and indices.min() < 0:
+        raise IndexError(f"index {indices.min()} is negative")
+    if weights is None:
+        return np.bincount(indices, minlength=minlength).astype(np.int64)
+    return np.bincount(indices, widen(weights), minlength).astype(weights.dtype)
+
+
 def non_max_suppression(
     boxes: Array,
     scores: Array,
@@ -126,5 +136,6 @@ RULES: dict[str, InterpRule] = {
     "masked_select": plain(masked_select),
     "compress": plain(compress),
     "unique": plain(unique),
+    "bincount": plain(bincount),
     "non_max_suppression": plain(non_max_suppression),
 }

@@ -211,6 +211,16 @@ def _unique(c: OpCall) -> list[TensorSpec]:
     return [values, *(TensorSpec((n,), DType.INT64) for n in (count, inverse, count))]
 
 
+def _bincount(c: OpCall) -> TensorSpec:
+    x, weights = _index(c.tensor(0), "x"), c.optional(1)
+    if x.rank != 1:
+        raise Mismatch("x must have rank 1", str(x))
+    if weights is None:
+        return TensorSpec((c["count"],), DType.INT64)
+    same(x.shape[0], weights.shape[0] if weights.rank == 1 else 0, "the sizes of x and weights")
+    return like(weights, (c["count"],))
+
+
 def _nms(c: OpCall) -> TensorSpec:
     boxes, scores = c.tensor(0), c.tensor(1)
     if boxes.rank != 3 or scores.rank != 3:
@@ -316,6 +326,15 @@ ROWS: tuple[OpEntry, ...] = (
         _unique,
         onnx="Unique",
         data_dependent=_COUNT,
+    ),
+    op(
+        "bincount(x, weights?; count: dim, minlength: int = 0) -> y",
+        "search",
+        _bincount,
+        aten="bincount",
+        data_dependent=_COUNT,
+        meaning="y[i] is how often x has i, or the sum of its weights; count is the larger of minlength and max(x) + 1."
+        " A negative element is an error",
     ),
     op(
         "non_max_suppression(boxes, scores, max_output?, iou_threshold?, score_threshold?; count: dim,"

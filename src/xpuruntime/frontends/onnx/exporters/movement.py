@@ -196,6 +196,22 @@ def _unique(e: NodeExport) -> None:
     e.add("Unique", [e.operand(0)], out=True, axis=e["dim"], sorted=int(e["sorted"]))
 
 
+def _bincount(e: NodeExport) -> None:
+    """Write bincount. A negative element becomes the size, which is out of range and reported."""
+    if e.opset < 16:
+        raise e.no("opsets below 16 cannot accumulate by add")
+    dtype = e.node.spec.dtype
+    x = e.operand(0, DType.INT64)
+    least = e.add("Concat", [x, e.ints([e["minlength"] - 1])], axis=0)
+    size = e.add("Add", [e.add("ReduceMax", [least], keepdims=1), e.ints([1])])
+    zeros = e.add("Expand", [e.constant([0], dtype), size])
+    index = e.add("Where", [e.add("Less", [x, e.ints([0])]), size, x])
+    weights = e.add("Expand", [e.constant([1], dtype), e.builder.dims(list(e.spec().shape))])
+    if e.opt(1) is not None:
+        weights = e.operand(1, dtype)
+    e.add("ScatterElements", [zeros, index, weights], out=True, axis=0, reduction="add")
+
+
 def _nms(e: NodeExport) -> None:
     box = int(e["center_point_box"]) or None
     e.add("NonMaxSuppression", e.operands(), out=True, center_point_box=box)
@@ -221,6 +237,7 @@ def _index_select(e: NodeExport) -> None:
 
 
 EXPORTERS: dict[str, Exporter] = {
+    "bincount": _bincount,
     "cat": lambda e: done(e.add("Concat", e.operands(), out=True, axis=e["dim"])),
     "compress": lambda e: done(e.add("Compress", e.operands(), out=True, axis=e["dim"])),
     "depth_to_space": lambda e: done(

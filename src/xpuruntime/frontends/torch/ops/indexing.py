@@ -228,6 +228,74 @@ def _unique(n: AtenLoweringContext) -> Results:
     return [y, inverse if n["return_inverse"] else None, counts if n["return_counts"] else None]
 
 
+def _unique_consecutive(n: AtenLoweringContext) -> Results:
+    """Lower unique_consecutive of a vector: elements that differ from the one before. A NaN differs from all."""
+    if n["dim"] is not None and n.spec().rank != 1:
+        raise NotLowered("slices along a dim are not supported")
+    b, count = n.b, _count(n.out())
+    x = n.x if n.spec().rank == 1 else str(b.view(n.x, size=[math.prod(n.spec().shape, start=1)]))
+    (length,) = n.spec(x).shape
+    place = b.arange(start=0, end=length, dtype=DType.INT64)
+    first = b.eq(place, 0)
+    new = str(b.logical_or(first, b.ne(x, b.roll(x, shifts=[1], dims=[0]))))
+    inverse = counts = None
+    if n["return_inverse"]:
+        inverse = str(b.sub(b.cumsum(b.cast(new, dtype=DType.INT64), dim=0), 1))
+        inverse = str(b.view(inverse, size=n.spec().shape))
+    if n["return_counts"]:
+        # A run ends before the next one begins; the last ends with the vector.
+        begins = b.compress(place, new, count=count, dim=0)
+        last = b.roll(new, shifts=[-1], dims=[0])
+        ends = b.compress(place, b.logical_or(last, b.eq(place, length - 1)), count=count, dim=0)
+        counts = str(b.add(b.sub(ends, begins), 1))
+    return [str(b.compress(x, new, count=count, dim=0)), inverse, counts]
+
+
+def _nonzero_static(n: AtenLoweringContext) -> Results:
+    """Lower nonzero_static: a stable sort brings the elements that are not zero to the front."""
+    b, size, shape = n.b, n["size"], n.spec().shape
+    total = math.prod(shape, start=1)
+    if not isinstance(total, int) or not isinstance(size, int):
+        raise NotLowered("sizes that are not fixed are not supported")
+    if not total or not n.spec().rank:
+        return str(b.full(size=n.out().shape, value=n["fill_value"], dtype=DType.INT64))
+    zero = b.view(b.eq(n.x, 0), size=[total])
+    _, order = b.sort(b.cast(zero, dtype=DType.INT32), dim=0, descending=False, stable=True)
+    count = b.sum(b.cast(b.logical_not(zero), dtype=DType.INT64), dim=[0], keepdim=True)
+    order = b.slice(order, dim=0, start=0, end=min(size, total), step=1)
+    if size > total:
+        order = b.pad(order, pads=[0, size - total], mode="constant", value=0)
+    columns = []
+    for length in reversed(shape):
+        columns.append(b.unsqueeze(b.remainder(order, length), dims=[1]))
+        order = b.div(order, length, rounding_mode="floor")
+    places = b.cat(*columns[::-1], dim=1) if len(columns) > 1 else columns[0]
+    known = b.unsqueeze(b.lt(b.arange(start=0, end=size, dtype=DType.INT64), count), dims=[1])
+    return str(b.where(known, places, n["fill_value"]))
+
+
+def _bincount(n: AtenLoweringContext) -> Results:
+    """Lower bincount. If the program has the size ``minlength``, larger elements are out of range, as negative ones are."""
+    spec, least = n.out(), n["minlength"]
+    if not isinstance(least, int):
+        raise NotLowered("minlength is known only at run time")
+    x, weights, b = n.x, n.opt("weights"), n.b
+    weights = None if weights is None else n.cast(weights, spec.dtype)
+    (size,) = spec.shape
+    if isinstance(size, Dim):
+        return str(b.bincount(x, weights, count=size, minlength=least))
+    if size != least:
+        raise NotLowered(
+            f"the model needs {size} counts, but its content decides the number; use minlength={size}"
+        )
+    index = n.cast(x, DType.INT64)
+    index = str(b.where(b.lt(index, 0), size, index))
+    if weights is None:
+        weights = str(b.full(size=n.spec().shape, value=1, dtype=spec.dtype))
+    zeros = b.full(size=spec.shape, value=0, dtype=spec.dtype)
+    return str(b.scatter(zeros, index, weights, dim=0, reduce="add", include_self=True))
+
+
 def _one_hot(n: AtenLoweringContext) -> Results:
     depth = n["num_classes"]
     if isinstance(depth, int) and depth < 1:
@@ -248,6 +316,7 @@ LOWERINGS: dict[str, OpLowering] = {
     "_unsafe_index_put": _index_put,
     "argsort": _argsort,
     "argsort.stable": _argsort,
+    "bincount": _bincount,
     "embedding": _embedding,
     "gather": _gather,
     "index.Tensor": _index,
@@ -263,6 +332,7 @@ LOWERINGS: dict[str, OpLowering] = {
     "nanmedian": _nanmedian,
     "nanmedian.dim": _nanmedian,
     "nonzero": _found("nonzero", "self"),
+    "nonzero_static": _nonzero_static,
     "one_hot": _one_hot,
     "scatter.reduce": _scatter(None, "src"),
     "scatter.src": _scatter("none", "src"),
@@ -273,5 +343,6 @@ LOWERINGS: dict[str, OpLowering] = {
     "sort": _sort,
     "sort.stable": _sort,
     "topk": _topk,
+    "unique_consecutive": _unique_consecutive,
     "unique_dim": _unique,
 }

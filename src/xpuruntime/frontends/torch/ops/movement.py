@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ....types import DimLike
+from ....types import DimLike, DType
 from ...not_lowered import NotLowered
 from .context import AtenLoweringContext, OpLowering, Results
 from .elementwise import call
@@ -104,6 +104,30 @@ def _slice_scatter(n: AtenLoweringContext) -> Results:
     return str(n.b.slice_scatter(n.x, n.cast(n.t("src"), n.spec().dtype), **_place(n)))
 
 
+def _diagonal_scatter(n: AtenLoweringContext) -> Results:
+    """Lower diagonal_scatter: the source has a dim for rows, and is repeated along columns; a mask selects the diagonal."""
+    b, spec, offset = n.b, n.spec(), n["offset"]
+    row, column = (n[name] % spec.rank for name in ("dim1", "dim2"))
+    rows, columns = spec.shape[row], spec.shape[column]
+    source = n.cast(n.t("src"), spec.dtype)
+    *batch, length = range(spec.rank - 1)
+    batch.insert(row - (column < row), length)
+    first = max(0, -offset)
+    pads = [0] * (2 * spec.rank - 2)
+    at = batch.index(length)
+    pads[at], pads[at + spec.rank - 1] = first, rows - first - n.spec(source).shape[-1]
+    padded = b.unsqueeze(
+        b.pad(b.permute(source, dims=batch), pads=pads, mode="constant", value=0), dims=[column]
+    )
+
+    def places(count: DimLike, dim: int) -> Any:
+        size = [count if i == dim else 1 for i in range(spec.rank)]
+        return b.view(b.arange(start=0, end=count, dtype=DType.INT64), size=size)
+
+    on_diagonal = b.eq(b.sub(places(columns, column), places(rows, row)), offset)
+    return str(b.where(on_diagonal, padded, n.x))
+
+
 def _select_scatter(n: AtenLoweringContext) -> Results:
     source = n.cast(n.t("src"), n.spec().dtype)
     return str(n.b.select_scatter(n.x, source, dim=n["dim"], index=n["index"]))
@@ -177,6 +201,7 @@ LOWERINGS: dict[str, OpLowering] = {
     "contiguous": _itself,
     "detach": _itself,
     "diagonal": call("diagonal", "self", offset="offset", dim1="dim1", dim2="dim2"),
+    "diagonal_scatter": _diagonal_scatter,
     "expand": _expand,
     "flip": call("flip", "self", dims="dims"),
     "lift_fresh_copy": _itself,

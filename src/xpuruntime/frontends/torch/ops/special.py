@@ -6,15 +6,13 @@ Chebyshev series are of the functions that their docstrings name, computed with 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias
 
 from ....types import DType
 from ...not_lowered import NotLowered
 from .context import AtenLoweringContext, OpLowering, Results
+from .reals import RealFunction, RealValue, in_wide_type
 
-__all__ = ["LOWERINGS"]
+__all__ = ["LOWERINGS", "complementary_error", "log_gamma_positive"]
 
 _I0_SMALL = (
     0.33839763720473803, -0.3046826723431984, 0.17162090152220877, -0.09490109704804764, 0.04930528423967071, -0.02373741480589947, 0.010546460394594998,
@@ -97,93 +95,23 @@ _MAX_ORDER = 10
 """Maximum order of polygamma: the tail of its series converges for these."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Real:
-    """A value of the graph with Python's operators."""
-
-    n: AtenLoweringContext
-    value: str
-
-    def do(self, op: str, *others: Any, **attrs: Any) -> _Real:
-        """Return the result of an op of the IR."""
-        operands = [o.value if isinstance(o, _Real) else o for o in others]
-        return _Real(self.n, str(self.n.b.call(op, self.value, *operands, **attrs)))
-
-    def __add__(self, other: Any) -> _Real:
-        return self.do("add", other)
-
-    def __sub__(self, other: Any) -> _Real:
-        return self.do("sub", other)
-
-    def __mul__(self, other: Any) -> _Real:
-        return self.do("mul", other)
-
-    def __truediv__(self, other: Any) -> _Real:
-        return self.do("div", other, rounding_mode=None)
-
-    def __neg__(self) -> _Real:
-        return self.do("neg")
-
-    def under(self, number: float) -> _Real:
-        """Return ``number / self``."""
-        return _Real(self.n, str(self.n.b.div(number, self.value, rounding_mode=None)))
-
-    def where(self, condition: _Real, other: Any) -> _Real:
-        """Return itself where the condition is true, else the other."""
-        return condition.do("where", self, other)
-
-    def horner(self, coefficients: Sequence[float]) -> _Real:
-        """Return a polynomial; the coefficient of the highest power is first."""
-        result = self * coefficients[0] + coefficients[1]
-        for coefficient in coefficients[2:]:
-            result = result * self + coefficient
-        return result
-
-    def chebyshev(self, low: float, high: float, series: Sequence[float]) -> _Real:
-        """Return a Chebyshev series on an interval, by Clenshaw's recurrence. Terms below the precision of the type are left out."""
-        least = 1e-9 if self.n.spec(self.value).dtype is DType.FLOAT32 else 0.0
-        terms = [*series]
-        while abs(terms[-1]) < least * abs(series[0]):
-            terms.pop()
-        x = self * (2 / (high - low)) + (low + high) / (low - high)
-        twice = x + x
-        latest, earlier = twice * terms[-1] + terms[-2], terms[-1]
-        before: _Real | float = earlier
-        for term in terms[-3:0:-1]:
-            latest, before = twice * latest - before + term, latest
-        return x * latest - before + terms[0]
-
-
-_Function: TypeAlias = "Callable[[_Real], _Real]"
-
-
-def _wide(function: _Function) -> OpLowering:
-    """Return the lowering of a function of one tensor, computed in at least float32."""
-
-    def lower(n: AtenLoweringContext) -> Results:
-        result = n.out().dtype
-        wide = DType.FLOAT32 if result.bits < 32 else result
-        return n.cast(function(_Real(n, n.cast(n.x, wide))).value, result)
-
-    return lower
-
-
 # ── error functions ──
 
 
-def _exp_square(x: _Real, sign: float) -> _Real:
+def _exp_square(x: RealValue, sign: float) -> RealValue:
     """Return exp(sign * x * x) for |x| <= 32. The square of x is exact in two parts, so that its rounding is not magnified."""
     part = (x * 16.0).do("round") / 16.0
     rest = (x - part) * (x + part)
     return (part * part * sign).do("exp") * (rest * sign).do("exp")
 
 
-def _erfcx_positive(x: _Real) -> _Real:
+def _erfcx_positive(x: RealValue) -> RealValue:
     near = x.do("clamp", None, 1e18)
     return ((near - 3.75) / (near + 3.75)).chebyshev(-1.0, 1.0, _ERFCX) / (x * 2.0 + 1.0)
 
 
-def _erfc(x: _Real) -> _Real:
+def complementary_error(x: RealValue) -> RealValue:
+    """Return 1 - erf(x) without cancellation."""
     size = x.do("abs")
     near = size.do("clamp", None, 32.0)
     tail = _exp_square(near, -1.0) * _erfcx_positive(near)
@@ -191,18 +119,18 @@ def _erfc(x: _Real) -> _Real:
     return (-(x.do("erf") - 1.0)).where(size.do("lt", 0.5), far)
 
 
-def _erfcx(x: _Real) -> _Real:
+def _erfcx(x: RealValue) -> RealValue:
     positive = _erfcx_positive(x.do("abs"))
     negative = _exp_square(x.do("clamp", -32.0, 0.0), 1.0) * 2.0 - positive
     return negative.where(x.do("lt", 0.0), positive)
 
 
-def _ndtri_central(y: _Real) -> _Real:
+def _ndtri_central(y: RealValue) -> RealValue:
     """Return ndtri(0.5 + y) / y, for |y| <= 3/8."""
     return (y * y).chebyshev(0.0, 9 / 64, _NDTRI_CENTRAL)
 
 
-def _ndtri_tail(q: _Real) -> _Real:
+def _ndtri_tail(q: RealValue) -> RealValue:
     """Return -ndtri(q), for q <= exp(-2)."""
     x = (q.do("log") * -2.0).do("sqrt")
     z = x.under(1.0)
@@ -212,7 +140,7 @@ def _ndtri_tail(q: _Real) -> _Real:
     return x.where(x.do("isinf"), x - (x.do("log") + series) * z)
 
 
-def _ndtri(p: _Real) -> _Real:
+def _ndtri(p: RealValue) -> RealValue:
     upper = p.do("gt", 1.0 - math.exp(-2.0))
     q = (-(p - 1.0)).where(upper, p)
     y = q - 0.5
@@ -220,7 +148,7 @@ def _ndtri(p: _Real) -> _Real:
     return (y * _ndtri_central(y)).where(q.do("gt", math.exp(-2.0)), tail.where(upper, -tail))
 
 
-def _erfinv(y: _Real) -> _Real:
+def _erfinv(y: RealValue) -> RealValue:
     """Return ndtri((1 + y) / 2) / sqrt(2). Near 1 and -1 it is that of (1 - |y|) / 2, which has no rounding error."""
     q = -(y.do("abs") - 1.0) * 0.5
     central = y * (_ndtri_central(y * 0.5) * math.sqrt(0.125))
@@ -231,12 +159,12 @@ def _erfinv(y: _Real) -> _Real:
 # ── gamma functions ──
 
 
-def _sin_pi(x: _Real) -> _Real:
+def _sin_pi(x: RealValue) -> RealValue:
     """Return sin(pi * x) up to its sign; exact zeros at integers."""
     return ((x - x.do("round")) * math.pi).do("sin")
 
 
-def _lgamma_positive(x: _Real) -> _Real:
+def log_gamma_positive(x: RealValue) -> RealValue:
     """Return lgamma of positive numbers. From 8 on Stirling's series is used; below, a product moves the argument into [1.5, 3].
 
     The argument less 2 is exact near 1 and 2, so that the result, which is small there, is too.
@@ -256,16 +184,16 @@ def _lgamma_positive(x: _Real) -> _Real:
     return near.where(x.do("lt", 8.0), far)
 
 
-def _lgamma(x: _Real) -> _Real:
+def _lgamma(x: RealValue) -> RealValue:
     size = x.do("abs")
-    positive = _lgamma_positive(size)
+    positive = log_gamma_positive(size)
     sine = (_sin_pi(size).do("abs") / math.pi).do("log")
     reflected = positive.where(positive.do("isinf"), -(size.do("log") + sine) - positive)
     result = reflected.where(x.do("lt", 0.0), positive)
     return size.where(x.do("isinf"), result)
 
 
-def _digamma(x: _Real) -> _Real:
+def _digamma(x: RealValue) -> RealValue:
     """Return digamma: terms 1 / x move the argument above 8; negative numbers are reflected."""
     negative = x.do("lt", 0.0)
     y = (-(x - 1.0)).where(negative, x)
@@ -284,7 +212,7 @@ def _digamma(x: _Real) -> _Real:
     return (part * math.nan).where(negative.do("logical_and", part.do("eq", 0.0)), result)
 
 
-def _trigamma(x: _Real) -> _Real:
+def _trigamma(x: RealValue) -> RealValue:
     small = x.do("lt", 0.5)
     y = (-(x - 1.0)).where(small, x)
     steps = (y * y).under(1.0)
@@ -299,7 +227,7 @@ def _trigamma(x: _Real) -> _Real:
     return (-(positive - (sine * sine).under(math.pi**2))).where(small, positive)
 
 
-def _higher_gamma(order: int) -> _Function:
+def _higher_gamma(order: int) -> RealFunction:
     """Return the polygamma function of an order above 1: a Hurwitz zeta function, summed by Euler and Maclaurin; negative numbers are
     reflected, by a polynomial of cot(pi * x). Poles have the sign that PyTorch gives them.
     """
@@ -312,7 +240,7 @@ def _higher_gamma(order: int) -> _Function:
         slope = [k * c for k, c in enumerate(polynomial)][1:]
         polynomial = [-a - b for a, b in zip([*slope, 0, 0], [0, 0, *slope], strict=True)]
 
-    def function(x: _Real) -> _Real:
+    def function(x: RealValue) -> RealValue:
         negative = x.do("lt", 0.0)
         y = (-(x - 1.0)).where(negative, x)
         total = y.do("pow", -float(power))
@@ -346,7 +274,7 @@ def _polygamma(n: AtenLoweringContext) -> Results:
         raise NotLowered(f"only orders 0 to {_MAX_ORDER} are supported, not {order}")
     result = n.out().dtype
     wide = DType.FLOAT32 if result.bits < 32 else result
-    x = _Real(n, n.cast(n.t("self"), wide))
+    x = RealValue(n, n.cast(n.t("self"), wide))
     function = (_digamma, _trigamma)[order] if order < 2 else _higher_gamma(order)
     return n.cast(function(x).value, result)
 
@@ -354,10 +282,10 @@ def _polygamma(n: AtenLoweringContext) -> Results:
 # ── Bessel functions ──
 
 
-def _bessel(order: int, *, scaled: bool) -> _Function:
+def _bessel(order: int, *, scaled: bool) -> RealFunction:
     """Return the modified Bessel function of the first kind; scaled: times exp(-|x|)."""
 
-    def function(x: _Real) -> _Real:
+    def function(x: RealValue) -> RealValue:
         size = x.do("abs")
         near = size.chebyshev(0.0, 8.0, _I1_SMALL if order else _I0_SMALL)
         near = near * size if order else near
@@ -403,8 +331,8 @@ def _ldexp(n: AtenLoweringContext) -> Results:
     if kind.is_float or not n.spec(n.x).dtype.is_float:
         power = str(n.b.pow(2.0, other if kind.is_float else n.cast(other, DType.FLOAT32)))
         return str(n.b.mul(n.cast(n.x, result), n.cast(power, result)))
-    x = _Real(n, n.cast(n.x, DType.FLOAT64))
-    exponent = _Real(n, n.cast(other, DType.FLOAT64))
+    x = RealValue(n, n.cast(n.x, DType.FLOAT64))
+    exponent = RealValue(n, n.cast(other, DType.FLOAT64))
     if result is not DType.FLOAT64:  # exact in float64, so that it is rounded once
         return n.cast((x * _power_of_two(exponent.do("clamp", -300.0, 300.0))).value, result)
     exponent = exponent.do("clamp", -2100.0, 2100.0)
@@ -414,13 +342,13 @@ def _ldexp(n: AtenLoweringContext) -> Results:
     return (x * _power_of_two(exponent)).value
 
 
-def _power_of_two(exponent: _Real) -> _Real:
+def _power_of_two(exponent: RealValue) -> RealValue:
     """Return 2 ** exponent exactly, of integers in [-1022, 1023] in float64. A cast to float32 rounds the errors of ``pow`` away."""
     n = exponent.n
 
-    def small(part: _Real) -> _Real:
+    def small(part: RealValue) -> RealValue:
         power = n.cast(str(n.b.pow(2.0, part.value)), DType.FLOAT32)
-        return _Real(n, n.cast(power, DType.FLOAT64))
+        return RealValue(n, n.cast(power, DType.FLOAT64))
 
     part = (exponent / 16.0).do("trunc")
     power = small(part)
@@ -432,19 +360,19 @@ def _power_of_two(exponent: _Real) -> _Real:
 LOWERINGS: dict[str, OpLowering] = {
     "copysign.Scalar": _copysign,
     "copysign.Tensor": _copysign,
-    "digamma": _wide(_digamma),
-    "erfc": _wide(_erfc),
-    "erfinv": _wide(_erfinv),
-    "i0": _wide(_bessel(0, scaled=False)),
+    "digamma": in_wide_type(_digamma),
+    "erfc": in_wide_type(complementary_error),
+    "erfinv": in_wide_type(_erfinv),
+    "i0": in_wide_type(_bessel(0, scaled=False)),
     "ldexp.Tensor": _ldexp,
-    "lgamma": _wide(_lgamma),
+    "lgamma": in_wide_type(_lgamma),
     "polygamma": _polygamma,
     "signbit": _signbit,
-    "special_erfcx": _wide(_erfcx),
-    "special_i0e": _wide(_bessel(0, scaled=True)),
-    "special_i1": _wide(_bessel(1, scaled=False)),
-    "special_i1e": _wide(_bessel(1, scaled=True)),
-    "special_modified_bessel_i0": _wide(_bessel(0, scaled=False)),
-    "special_modified_bessel_i1": _wide(_bessel(1, scaled=False)),
-    "special_ndtri": _wide(_ndtri),
+    "special_erfcx": in_wide_type(_erfcx),
+    "special_i0e": in_wide_type(_bessel(0, scaled=True)),
+    "special_i1": in_wide_type(_bessel(1, scaled=False)),
+    "special_i1e": in_wide_type(_bessel(1, scaled=True)),
+    "special_modified_bessel_i0": in_wide_type(_bessel(0, scaled=False)),
+    "special_modified_bessel_i1": in_wide_type(_bessel(1, scaled=False)),
+    "special_ndtri": in_wide_type(_ndtri),
 }

@@ -140,6 +140,14 @@ def counted(*names: str) -> Adapt:
     return adapt
 
 
+def bincount(s: Any) -> Adapted:
+    kwargs = named(s, "weights", "minlength")
+    weights = kwargs.get("weights")
+    if weights is not None and str(weights.dtype) != "torch.float32":
+        weights = weights.double()  # as PyTorch does
+    return [s.input, weights], {"count": dim("u0"), "minlength": kwargs.get("minlength", 0)}
+
+
 def unique(s: Any) -> Adapted:
     if s.kwargs.get("dim") is not None and s.input.dim() == 0:
         raise NotComparable("dim of a scalar")
@@ -194,6 +202,7 @@ BRIDGES: dict[str, Bridge] = {
     "nonzero": Bridge("nonzero", counted()),
     "masked_select": Bridge("masked_select", counted("mask")),
     "unique": Bridge("unique", unique, unique_values),
+    "bincount": Bridge("bincount", bincount),
     "arange": Bridge("arange", arange),
     "eye": Bridge("eye", eye),
     "full": Bridge("full", full),
