@@ -85,6 +85,41 @@ def test_a_wrong_form_is_refused(engine, tmp_path, written_wrong):
         opened(network(), x, engine, tmp_path, **options)
 
 
+class MaskOfItsType(nn.Module):
+    """In float64 its mask, which is float32 in any type, is 0 * -inf."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.fc = nn.Linear(6, 6)
+
+    def forward(self, x):
+        scores = x
+        for _ in range(12):  # each rounding of 16 bits grows
+            scores = (self.fc(scores) * 3.0).sin()
+        mask = (1.0 - torch.ones(6)) * torch.finfo(scores.dtype).min
+        return (scores + mask.to(scores.dtype)).softmax(-1)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+def test_a_module_that_is_nan_in_float64_is_compared_in_its_type(dtype, tmp_path):
+    """As canine of transformers."""
+    kind = getattr(torch, dtype)
+    module, x = MaskOfItsType().eval().to(kind), torch.linspace(-1, 1, 18).view(3, 6).to(kind)
+    assert module.double()(x.double()).isnan().any()
+    module.to(kind)
+    with opened(module, x, "native", tmp_path) as session:
+        verdict = verdict_of(session)
+        assert (verdict.code, verdict.name) == (Reason.CHECKED, "the PyTorch module")
+
+
+def test_new_nan_of_float64():
+    a, nan = np.array([1.0, 2.0]), np.array([1.0, np.nan])
+    assert checks._has_new_nan([a, nan], [a, a])
+    assert not checks._has_new_nan([nan, a, a], [nan, nan, a[:1]])
+    assert not checks._has_new_nan([a > 1], [a > 1])
+
+
 def test_the_next_engine_in_order_takes_over(tmp_path, written_wrong):
     x = torch.randn(3, 7)
     with opened(network(), x, None, tmp_path) as session:  # native does not read the ONNX form

@@ -135,6 +135,19 @@ def test_fourier_transforms() -> None:
     assert check_cases(c) == []
 
 
+def test_fourier_transforms_by_factors() -> None:
+    c = Cases(KERNELS)
+    for n in (1, 2, 3, 4, 7, 16, 30, 49, 64, 72, 121, 251, 400):
+        for inverse, half in ((False, False), (True, False), (True, True), (False, True)):
+            size = n // 2 + 1 if inverse and half else n
+            parts = 1 if half and not inverse else 2
+            x = c.array(3, size, 2, parts, dtype="float64")
+            c.add("dft", x, dim=1, length=n, inverse=inverse, onesided=half)
+        c.add("dft", c.array(n, 2, 1, dtype="float32"), dim=0, length=None, inverse=False, onesided=False)
+        c.add("dft", c.array(0, n, 2, dtype="float32"), dim=1, length=None, inverse=False, onesided=False)
+    assert check_cases(c) == []
+
+
 def test_distances() -> None:
     c = Cases(KERNELS)
     for dtype in ("float32", "float64", "float16"):

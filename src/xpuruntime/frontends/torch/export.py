@@ -13,6 +13,7 @@ from typing import Any
 
 from ...errors import EngineUnavailable, InputError, ModelError
 from .encoder_padding import padding_as_in_eval
+from .flex_attention import flex_attention_as_ops
 from .tracing_shortcuts import tracing_shortcuts
 from .triangular_solves import solves_as_in_eval
 
@@ -102,7 +103,15 @@ def exported(model: Any, example_inputs: Any, dynamic_shapes: Any, who: str) -> 
     args, kwargs = _each_its_own(_without_ones(args, kwargs, shapes, model))
     try:
         padded, solved = padding_as_in_eval(torch), solves_as_in_eval(model)
-        with TRACING, torch.no_grad(), no_warnings(), padded, solved, tracing_shortcuts(torch):
+        with (
+            TRACING,
+            torch.no_grad(),
+            no_warnings(),
+            padded,
+            solved,
+            tracing_shortcuts(torch),
+            flex_attention_as_ops(),
+        ):
             return torch.export.export(model, args, kwargs, dynamic_shapes=shapes, strict=False)
     except Exception as error:  # PyTorch raises many classes, most of them its own RuntimeErrors
         text = str(error).strip() or type(error).__name__

@@ -162,8 +162,11 @@ def _must_copy(node: Any) -> bool:
 
 
 def storage_of(tensor: Any) -> int:
-    """Return the identity of a tensor's storage."""
-    return int(tensor.untyped_storage()._cdata)
+    """Return the identity of a tensor's storage. Raise MustDecomposeWhole for one that has none, as those inside of ``torch.func.vmap``."""
+    try:
+        return int(tensor.untyped_storage()._cdata)
+    except NotImplementedError as error:
+        raise MustDecomposeWhole from error
 
 
 def without_write(node: Any) -> Any:

@@ -108,6 +108,8 @@ def _masked_fill(n: AtenLoweringContext) -> Results:
 
 def _to_copy(n: AtenLoweringContext) -> Results:
     dtype = n.dtype()
+    if isinstance(n.args["self"], bool | int | float):  # as torch.func.vmap casts numbers
+        return str(n.b.full(size=(), value=n["self"], dtype=dtype))
     if n.spec().dtype.is_complex and not dtype.is_complex:
         raise NotLowered("the imaginary part would be lost")
     return n.cast(n.x, dtype)

@@ -1,11 +1,13 @@
-"""ONNX's Fourier transforms by their definition, with a table of sines and cosines: n * n products per line, in double.
+"""ONNX's Fourier transforms in double, with a table of sines and cosines.
 
-That is enough for the lengths that models use as layers. Longer signals are refused.
+A CPU thread computes whole lines by factors of their length (Stockham's order): n * (sum of factors) products per line. A GPU thread computes
+one element by its definition. That is enough for the lengths that models use as layers. Longer signals are refused.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from ....codegen.loops.points import address, number, outer_dims, storage, unravel
 from ....decisions import Reason, Support
@@ -39,6 +41,162 @@ def _length(call: NodeCall) -> int:
     size = x.shape[a["dim"]]
     length: int = 2 * (size - 1) if a["inverse"] and a["onesided"] else size
     return length
+
+
+def _factors(n: int) -> list[int]:
+    """Return factors of a length: fours, then primes in ascending order."""
+    factors, factor = [], 4
+    while n > 1:
+        while n % factor == 0:
+            factors.append(factor)
+            n //= factor
+        factor = 2 if factor == 4 else 3 if factor == 2 else factor + 2
+        if factor > 3 and factor * factor > n > 1:
+            factor = n
+    return factors
+
+
+_LINE = (
+    "double *re = sine + {n}, *im = re + {n}, *next_re = im + {n}, *next_im = next_re + {n};",
+    "for (int64_t k = 0; k < {n}; ++k) re[k] = im[k] = 0;",
+)
+"""The line of a task and the next step of it, behind the tables."""
+
+
+def _transform(n: int, sign: str) -> list[str]:
+    """Return the steps that replace a line by its transform: one per factor, which multiplies parts of the line by a small matrix.
+
+    length: of the transforms that are left; stride: how many there are, element by element.
+    """
+    body, length, stride = [], n, 1
+    for factor in _factors(n):
+        rest = length // factor
+        step = _step_by_4 if factor == 4 else _step
+        body += [*step(n, factor, rest, stride, sign), _SWAP]
+        length, stride = rest, stride * factor
+    return body
+
+
+_SWAP = "{ double *const r = re, *const i = im; re = next_re, im = next_im, next_re = r, next_im = i; }"
+
+
+def _step(n: int, factor: int, rest: int, stride: int, sign: str) -> list[str]:
+    return [
+        f"for (int64_t p = 0; p < {rest}; ++p)",
+        f"  for (int64_t v = 0; v < {factor}; ++v) {{",
+        f"    double c[{factor}], s[{factor}];",
+        f"    for (int64_t u = 0; u < {factor}; ++u) {{",
+        f"      const int64_t phase = (u * v % {factor} * {n // factor} + p * v * {stride}) % {n};",
+        f"      c[u] = cosine[phase], s[u] = {sign}sine[phase];",
+        "    }",
+        f"    for (int64_t q = 0; q < {stride}; ++q) {{",
+        "      double a = 0, b = 0;",
+        f"      for (int64_t u = 0; u < {factor}; ++u) {{",
+        f"        const int64_t at = q + {stride} * (p + {rest} * u);",
+        "        a += re[at] * c[u] - im[at] * s[u];",
+        "        b += re[at] * s[u] + im[at] * c[u];",
+        "      }",
+        f"      next_re[q + {stride} * ({factor} * p + v)] = a;",
+        f"      next_im[q + {stride} * ({factor} * p + v)] = b;",
+        "    }",
+        "  }",
+    ]
+
+
+def _step_by_4(n: int, factor: int, rest: int, stride: int, sign: str) -> list[str]:
+    """Return the step of a factor of 4, whose matrix has only 1, -1, i and -i."""
+    plus, minus = ("+", "-") if sign else ("-", "+")
+    parts = [
+        f"const double {part}{u} = {array}[at + {rest * stride * u}];"
+        for u in range(4)
+        for part, array in (("a", "re"), ("b", "im"))
+    ]
+    sums = (
+        ("a0 + a2 + (a1 + a3)", "b0 + b2 + (b1 + b3)"),
+        (f"a0 - a2 {plus} (b1 - b3)", f"b0 - b2 {minus} (a1 - a3)"),
+        ("a0 + a2 - (a1 + a3)", "b0 + b2 - (b1 + b3)"),
+        (f"a0 - a2 {minus} (b1 - b3)", f"b0 - b2 {plus} (a1 - a3)"),
+    )
+    body = [
+        f"for (int64_t p = 0; p < {rest}; ++p) {{",
+        *(
+            f"  const double c{v} = cosine[p * {v * stride}], s{v} = {sign}sine[p * {v * stride}];"
+            for v in (1, 2, 3)
+        ),
+        f"  for (int64_t q = 0; q < {stride}; ++q) {{",
+        f"    const int64_t at = q + {stride} * p, to = q + {4 * stride} * p;",
+        *(f"    {part}" for part in parts),
+        f"    next_re[to] = {sums[0][0]}, next_im[to] = {sums[0][1]};",
+    ]
+    for v, (real, imag) in enumerate(sums[1:], 1):
+        to = f"to + {v * stride}"
+        body += [
+            f"    {{ const double a = {real}, b = {imag};",
+            f"      next_re[{to}] = a * c{v} - b * s{v}, next_im[{to}] = a * s{v} + b * c{v}; }}",
+        ]
+    return [*body, "  }", "}"]
+
+
+def _lines(n: int, body: Sequence[str], tasks: int) -> TaskText:
+    return TaskText(
+        body,
+        tasks,
+        _trig_tables(n),
+        per=4 * n * max(1, sum(_factors(n))),
+        scratch_bytes=48 * n,
+        parts=frozenset({"trig"}),
+    )
+
+
+def _dft_lines(call: NodeCall) -> TaskText:
+    """Return the text of one line per task. The inverse divides by the length; onesided, it reads half and mirrors it."""
+    x, y, a, n = whole(call, 0), result(call), call.attrs, _length(call)
+    dim, last = a["dim"], len(x.shape) - 1
+    half = a["inverse"] and a["onesided"]
+    kind = storage(call.outputs[0].dtype)
+    outer = [1 if d == dim else size for d, size in enumerate(outer_dims(y.shape, last))]
+    names = [f"i{d}" for d in range(last)]
+    at = [*names[:dim], "k", *names[dim + 1 :]]
+    count = min(x.shape[dim], n // 2 + 1 if half else n)
+    imag = f"(double)load<1>({address(x, [*at, '1'])})" if x.shape[last] == 2 else "0.0"
+    body = [
+        *unravel(outer),
+        *(line.format(n=n) for line in _LINE),
+        f"for (int64_t k = 0; k < {count}; ++k) {{",
+        f"  re[k] = (double)load<1>({address(x, [*at, '0'])}), im[k] = {imag};",
+    ]
+    if half:
+        body += [f"  if (k == 0 || 2 * k == {n}) im[k] = 0;", f"  else re[{n} - k] = re[k], im[{n} - k] = -im[k];"]  # fmt: skip
+    body += ["}", *_transform(n, "" if a["inverse"] else "-"), f"for (int64_t k = 0; k < {y.shape[dim]}; ++k) {{"]  # fmt: skip
+    scale = f" / {n}" if a["inverse"] else ""
+    for part, value in enumerate(("re[k]", "im[k]")[: y.shape[last]]):
+        body.append(f"  store<1>({address(y, [*at, str(part)])}, convert<{kind}>({value}{scale}));")
+    return _lines(n, [*body, "}"], math.prod(outer))
+
+
+def _stft_lines(call: NodeCall) -> TaskText:
+    """Return the text of one frame per task. A window shorter than the frame is centered in it."""
+    x, y, n = whole(call, 0), result(call), _length(call)
+    window = whole(call, 1) if call.optional(1) else None
+    begin, width = ((n - window.shape[0]) // 2, window.shape[0]) if window else (0, n)
+    kind = storage(call.outputs[0].dtype)
+    sample = f"(i1 * {call.attrs['frame_step']} + k)"
+    weight = f"(double)load<1>({address(window, [f'(k - {begin})'])})" if window else "1.0"
+    imag = f"(double)load<1>({address(x, ['i0', sample, '1'])})" if x.shape[2] == 2 else "0.0"
+    body = [
+        *unravel(y.shape[:2]),
+        *(line.format(n=n) for line in _LINE),
+        f"for (int64_t k = {begin}; k < {begin + width}; ++k) {{",
+        f"  const double w = {weight};",
+        f"  re[k] = w * (double)load<1>({address(x, ['i0', sample, '0'])}), im[k] = w * {imag};",
+        "}",
+        *_transform(n, "-"),
+        f"for (int64_t k = 0; k < {y.shape[2]}; ++k) {{",
+        f"  store<1>({address(y, ['i0', 'i1', 'k', '0'])}, convert<{kind}>(re[k]));",
+        f"  store<1>({address(y, ['i0', 'i1', 'k', '1'])}, convert<{kind}>(im[k]));",
+        "}",
+    ]
+    return _lines(n, body, math.prod(y.shape[:2]))
 
 
 def _dft(call: NodeCall) -> TaskText:
@@ -126,6 +284,7 @@ def _why_not(call: NodeCall) -> Support | None:
 
 KERNELS = (
     TemplateKernel(
-        "signal/generated", {"dft": OpTemplate(_dft, _why_not), "stft": OpTemplate(_stft, _why_not)}
+        "signal/generated",
+        {"dft": OpTemplate(_dft_lines, _why_not, _dft), "stft": OpTemplate(_stft_lines, _why_not, _stft)},
     ),
 )
