@@ -5,7 +5,7 @@
 ``--weights``: a value of ``kernel.weights``; for ``stored``, followed by a block format (``"stored, Q4_K"``), whose blocks are random. Default: ``model``.
 
 Parts: ``timeline`` (CUPTI's record of every launch of a token: its run time, and the time from the previous launch's end to its own end), ``cuts``
-(a token's time with other tile configurations of its products, one product after another, each starting from the best so far) and ``attention`` (a
+(a token's time with other tile configurations of its products, one product after another, each starting from the best so far), ``attention`` (a
 token's time, and attention's launches, with other tile configurations of attention) and ``chunks`` (every launch of 1,024 tokens, as a text's first
 chunk and as a later one). The sizes are those of Qwen2.5-1.5B, by default with eight
 layers, whose weights exceed the L2 cache. Needs torch and transformers.

@@ -230,8 +230,8 @@ def build_program(
     passes: Sequence[str] | int | None = FUSIONS,
     watch: Callable[[str, Graph], None] | None = None,
 ) -> CompiledProgram:
-    """Compile the program. Policy rules of the phases ``prefill``, ``decode`` and ``sample`` apply to the entry points of these names, and
-    those of ``decode`` to ``sample``, too.
+    """Compile the program. Policy rules of a phase apply to the entry points of that phase (``phase_of``), and those of ``decode`` to
+    ``sample``, too.
 
     Raises the errors of ``compile``.
     """

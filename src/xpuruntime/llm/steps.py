@@ -132,7 +132,7 @@ class Steps:
 
     @property
     def executors(self) -> tuple[Executor, ...]:
-        """Return the executors that are open: that of decode, those of the prefill lengths, then those that were made when needed."""
+        """Return the executors that are open: that of decode, those of the prefill lengths, those of first chunks, then those that were made when needed."""
         return tuple(self._opened.values())
 
     def unit(self, entry: str) -> str:

@@ -19,6 +19,7 @@ from xpuruntime.kernels.cuda.attention.flash import FlashV2, Naive
 from xpuruntime.kernels.cuda.attention.flash_simt import FlashSimt, SimtTileConfig
 from xpuruntime.kernels.spec.attention import AttentionShape
 from xpuruntime.testing.emulation.cuda_host import cuda_host
+from xpuruntime.testing.emulation.launches import emulate
 
 rng = np.random.default_rng(13)
 
@@ -215,6 +216,27 @@ def test_keys_that_no_query_of_a_block_sees_are_left_out(
     names = [b.input(n, f"{'bool' if n == 'mask' else 'bfloat16'}{list(a.shape)}") for n, a in feeds.items()]
     b.output("y", b.attention(*names, **attrs))
     check(b.build(), feeds, passes="none", target=cuda_host(), kernels={"attention": "flash_v2"})
+
+
+def test_a_row_of_shared_keys_has_the_same_bits_whatever_other_rows_see(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Row 0 of the second mask sees a block of keys that no row of the first sees; each block stays with its half of the cluster."""
+    monkeypatch.setattr("xpuruntime.kernels.cuda.attention.flash.wants_hopper", lambda s, target: True)
+    monkeypatch.setattr("xpuruntime.kernels.cuda.attention.flash.splits_keys", lambda s, target: True)
+    mask = np.ones((128, 512), bool)
+    mask[:, 256:384] = False
+    other = mask.copy()
+    other[0] = True
+    own = ml_dtypes.bfloat16
+    q, k, v = (rng.standard_normal((1, 1, n, 64)).astype(own) for n in (128, 512, 512))
+    rows = []
+    for seen in (mask, other):
+        graph, feeds, known = one_node("attention", [q, k, v, seen])
+        call, target = call_of(graph, known), cuda_target("cuda:sm_90")
+        rows.append(emulate(FlashV2().lower(call, target), call, target, feeds)[0])
+    assert rows[0][:, :, 1:].tobytes() == rows[1][:, :, 1:].tobytes()
+    assert rows[0].tobytes() != rows[1].tobytes()
 
 
 def test_where_a_mask_is_looked_through_first() -> None:

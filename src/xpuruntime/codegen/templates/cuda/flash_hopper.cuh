@@ -2,7 +2,7 @@
 // flash_hopper.cuh: flash_v2 with wgmma: two warpgroups of 64 queries each, 128 keys at a time. While the products of one block of keys run, the
 // softmax of the next is computed (intra-warpgroup overlap of FlashAttention-3, Shah et al., 2024).
 //
-// With SPLITS == 2, a cluster of two blocks computes a tile of queries: each takes every second visible block of keys, and each finishes half of the
+// With SPLITS == 2, a cluster of two blocks computes a tile of queries: each takes every second block of keys, and each finishes half of the
 // rows with the sums that the other sends. So the last tile of a causal mask takes half the time.
 //
 // P is flash_v2's struct; BM is 128, BN 128, WARPS 8, D 64 or 128. If SCANS_MASK, the mask at flags(batch, head) is scanned first, and
@@ -26,7 +26,7 @@ __device__ __forceinline__ void fetch(unsigned char *tile, const u16 *from, int 
         tiles::load_chunk_async<ALIGNED>(tile + i * STEP * 128, from + (long long)(i * STEP) * stride, c * 8, width, r0 + i * STEP < limit);
 }
 
-// What the other block of a cluster sends: for each thread its sums of four rows' halves, and the row maximum and row sum.
+// What the other block of a cluster sends: for each thread the sums of one row, four at a time, and its row maximum and row sum.
 template <int QUADS> struct SplitExchange {
     float sums[QUADS][256][4], state[256][2];
     ClusterBarrier all;
@@ -63,13 +63,12 @@ __device__ __forceinline__ void forward(const u16 *q, const u16 *k, const u16 *v
     const u32 *order = nullptr;
     if constexpr (P::SCANS_MASK) {
         __shared__ u32 visible[P::TILES + 1];
-        blocks = mask_scan::visible_blocks<P, BM, BN, THREADS / 32>(p.flags(batch, head), row0, visible);
+        blocks = mask_scan::visible_blocks<P, BM, BN, THREADS / 32>(p.flags(batch, head), row0, split, visible);
         order = visible;
     }
-    // The n-th of this split's blocks among the visible ones, and its first key.
-    const auto visible_of = [&](int n) { return n * P::SPLITS + split; };
-    const auto key_of = [&](int n) { return (P::SCANS_MASK ? order[visible_of(n)] & ~mask_scan::ALL_VISIBLE : visible_of(n)) * BN; };
-    blocks = (blocks - split + P::SPLITS - 1) / P::SPLITS;
+    else if constexpr (P::SPLITS > 1) blocks = (blocks - split + P::SPLITS - 1) / P::SPLITS;
+    // The first key of this split's n-th visible block.
+    const auto key_of = [&](int n) { return (P::SCANS_MASK ? (int)(order[n] & ~mask_scan::ALL_VISIBLE) : n * P::SPLITS + split) * BN; };
 
     // Shared memory: the queries, two buffers of keys, two of values.
     unsigned char *const keys = shared + Q_BYTES, *const values = keys + 2 * KV_BYTES;
@@ -120,7 +119,7 @@ __device__ __forceinline__ void forward(const u16 *q, const u16 *k, const u16 *v
         const bool edge = key0 + BN > P::keys || (P::CAUSAL && key0 + BN - 1 > first + P::offset);
         bool open = false;
         if constexpr (P::SCANS_MASK) {
-            open = order[visible_of(block)] & mask_scan::ALL_VISIBLE;
+            open = order[block] & mask_scan::ALL_VISIBLE;
             if (open)
 #pragma unroll
                 for (int i = 0; i < SN * 4; ++i) s[i] = p.unmasked_logit(s[i]);

@@ -11,10 +11,10 @@ struct alignas(16) Flags {
 static constexpr u32 ALL_VISIBLE = 0x8000;  // no key is masked for any query
 
 // Write the indices of the blocks of BN keys that are visible to some query from row0 on to `order`, with ALL_VISIBLE set where no key is masked,
-// and return their number. P: queries, keys, TILES (blocks of keys; `order` has TILES + 1 entries). keys and mask_row (bytes between the rows of the
+// and return their number; with SPLITS > 1 only those of this split, which are the same whatever the mask is. P: queries, keys, TILES (blocks of keys; `order` has TILES + 1 entries). keys and mask_row (bytes between the rows of the
 // mask) are multiples of 16.
 template <class P, int BM, int BN, int WARPS>
-__device__ __forceinline__ int visible_blocks(const unsigned char *mask, int row0, u32 *order) {
+__device__ __forceinline__ int visible_blocks(const unsigned char *mask, int row0, int split, u32 *order) {
     constexpr int PIECES = BN / 16, ROWS = 32 / PIECES, IN_FLIGHT = 8, ROUNDS = BM / (ROWS * IN_FLIGHT);
     constexpr u32 SOME = 1, NOT_ALL = 2;
     static_assert(BM % (ROWS * IN_FLIGHT) == 0, "whole rounds of loads cover the rows of a block");
@@ -46,7 +46,7 @@ __device__ __forceinline__ int visible_blocks(const unsigned char *mask, int row
         int count = 0;
         for (int block = 0; block < P::TILES; ++block) {
             const u32 said = order[block];
-            if (said & SOME) order[count++] = block | (said & NOT_ALL ? 0 : ALL_VISIBLE);
+            if ((said & SOME) && block % P::SPLITS == split) order[count++] = block | (said & NOT_ALL ? 0 : ALL_VISIBLE);
         }
         order[P::TILES] = count;
     }

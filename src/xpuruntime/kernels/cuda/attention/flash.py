@@ -200,6 +200,10 @@ _MIN_SPLIT_BLOCKS = 16
 """Minimum query tiles that were measured to be faster with WGMMA and shared keys than on more SMs without it."""
 
 
+_RESERVED_BYTES = 2048
+"""Shared memory of a block for alignment and for what the driver reserves."""
+
+
 def query_tiles(s: AttentionShape) -> int:
     """Return the number of query tiles of the WGMMA version."""
     return math.ceil(s.queries / HOPPER_TILE_CONFIG.queries) * s.batch * s.kv_heads * s.group
@@ -209,13 +213,18 @@ def wants_hopper(s: AttentionShape, target: CodegenTarget) -> bool:
     """Return whether the target has WGMMA and the query tiles give at least half of the SMs a block, or two blocks share each tile's keys."""
     if not (isinstance(target, CudaTarget) and target.sm.wgmma):
         return False
-    fewest = _MIN_SPLIT_BLOCKS if splits_keys(s, target) else multiprocessors(target) / 2
+    half = multiprocessors(target) / 2
+    fewest = min(half, _MIN_SPLIT_BLOCKS) if splits_keys(s, target) else half
     return s.queries > 64 and padded_size(max(s.d, s.dv)) >= 64 and query_tiles(s) >= fewest
 
 
 def splits_keys(s: AttentionShape, target: CodegenTarget) -> bool:
     """Return whether two blocks of a cluster share the keys of a query tile: where half of the SMs would have no block, or only a short one."""
-    if target.config.max_cluster_size < 2 or s.keys < _MIN_SPLIT_KEYS:
+    d = padded_size(max(s.d, s.dv))
+    # The order of visible tiles is static memory of both versions of the kernel, for aligned and for other pointers.
+    order = 8 * (math.ceil(s.keys / HOPPER_TILE_CONFIG.keys) + 1) if scans_mask(s) else 0
+    needed = HOPPER_TILE_CONFIG.shared(d) + _exchanged_bytes(d) + order + _RESERVED_BYTES
+    if target.config.max_cluster_size < 2 or s.keys < _MIN_SPLIT_KEYS or needed > shared_limit(target):
         return False
     blocks, sms = query_tiles(s), multiprocessors(target)
     return 2 * blocks <= sms or (s.causal and s.keys >= _MIN_UNEVEN_KEYS and blocks <= sms)
