@@ -87,6 +87,12 @@ def grid() -> list[Sizes]:
         Sizes(4, 16, 16, 4096, 64, True),
         Sizes(1, 16, 16, 1024, 128, False),
     ]
+    sizes += [
+        Sizes(1, 8, 8, 1024, 64, False),
+        Sizes(1, 4, 4, 2048, 128, False),
+        Sizes(1, 4, 4, 4096, 128, True),
+        Sizes(1, 12, 12, 577, 64, False),
+    ]
     sizes += [Sizes(1, 12, 2, n, 128, True, False) for n in (128, 512, 2048, 8192)]
     sizes += [Sizes(1, 32, 8, n, 128, True, False) for n in (128, 512, 2048, 8192)]
     sizes += [

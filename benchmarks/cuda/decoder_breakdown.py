@@ -5,8 +5,9 @@
 ``--weights``: a value of ``kernel.weights``; for ``stored``, followed by a block format (``"stored, Q4_K"``), whose blocks are random. Default: ``model``.
 
 Parts: ``timeline`` (CUPTI's record of every launch of a token: its run time, and the time from the previous launch's end to its own end), ``cuts``
-(a token's time with other tile configurations of its products, one product after another, each starting from the best so far) and ``attention`` (a
-token's time, and attention's launches, with other tile configurations of attention). The sizes are those of Qwen2.5-1.5B, by default with eight
+(a token's time with other tile configurations of its products, one product after another, each starting from the best so far), ``attention`` (a
+token's time, and attention's launches, with other tile configurations of attention) and ``chunks`` (every launch of 1,024 tokens, as a text's first
+chunk and as a later one). The sizes are those of Qwen2.5-1.5B, by default with eight
 layers, whose weights exceed the L2 cache. Needs torch and transformers.
 """
 
@@ -31,6 +32,7 @@ from xpuruntime.kernels.cuda.attention import decode, decode_append
 from xpuruntime.kernels.cuda.matmul import gemv
 from xpuruntime.kernels.cuda.matmul.gemv import GemvTileConfig
 from xpuruntime.llm import Generator
+from xpuruntime.runtime import Executor
 
 CONTEXT = 1024
 FIELDS = "columns, warps that share a row, blocks, steps of loads under way, blocks of a multiprocessor"
@@ -117,7 +119,11 @@ def observed(generator: Generator, context: int = CONTEXT, batch: int = 1, lengt
     """
     executor = generator.decode if length == 1 else generator.prefill[length]
     positions = np.broadcast_to(np.arange(length) + (context if length == 1 else 0), (batch, length)).copy()
-    step = [np.full((batch, length), 5), positions, np.arange(1, batch + 1) * length - 1]
+    return launches(executor, [np.full((batch, length), 5), positions, np.arange(1, batch + 1) * length - 1])
+
+
+def launches(executor: Executor, step: list[Any]) -> dict[str, Any]:
+    """Return the launches of one run of an entry point, as ``observed`` does."""
     for _ in range(3):
         executor.run_arrays(step)
     spans = sorted(
@@ -148,6 +154,23 @@ def timeline(report: Report, args: argparse.Namespace) -> Any:
         result = {"layers": args.layers, **observed(generator)}
     print_timeline(result)
     return result
+
+
+def chunks(report: Report, args: argparse.Namespace) -> Any:
+    """Measure every launch of a chunk of 1,024 tokens: the first of a text, and one that reads the cache."""
+    length = CONTEXT if args.size == "full" else 256
+    results = {}
+    with Generator(
+        build_model(args), capacity=length + 64, dtype="bfloat16", buckets=(length,), device=args.device
+    ) as generator:
+        for name, executor in (
+            ("first", generator.steps.first[length]),
+            ("later", generator.steps.prefill[length]),
+        ):
+            step = [np.full((1, length), 5), np.arange(length)[None], np.array([length - 1])]
+            results[name] = launches(executor, step)
+            print_timeline(results[name])
+    return {"layers": args.layers, **results}
 
 
 def print_timeline(result: dict[str, Any]) -> None:
@@ -190,7 +213,7 @@ def attention(report: Report, args: argparse.Namespace) -> Any:
     return {"layers": args.layers, "ways": results}
 
 
-PARTS = {"timeline": timeline, "cuts": cuts, "attention": attention}
+PARTS = {"timeline": timeline, "cuts": cuts, "attention": attention, "chunks": chunks}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

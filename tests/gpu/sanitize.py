@@ -99,6 +99,14 @@ def graphs() -> Iterator[tuple[str, ir.Graph, dict[str, Any]]]:
             dtype=dtype,
             causal=True,
         )
+        yield one(
+            "attention shared keys",
+            "attention",
+            (1, 8, 300, 64),
+            (1, 2, 600, 64),
+            (1, 2, 600, 64),
+            dtype=dtype,
+        )
         yield one("decode", "attention", (1, 4, 1, 64), (1, 2, 1030, 64), (1, 2, 1030, 64), dtype=dtype)
         yield one(
             "convolution", "convolution", (2, 5, 13, 11), (7, 5, 3, 3), dtype=dtype, stride=(2, 1), padding=(1, 1), dilation=(1, 1), groups=1,

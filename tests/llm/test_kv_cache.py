@@ -131,7 +131,12 @@ def test_cuda_computes_the_same(dtype: str) -> None:
         rows += [steps.step([t], [8 + i])[0].copy() for i, t in enumerate(tokens[8:])]
         steps.close()
         results.append(np.array(rows).astype(np.float32))
-    assert abs(results[1] - results[0]).max() < (2e-3 if dtype == "float32" else 3e-2) * abs(results[0]).max()
+    differences = results[1] - results[0]
+    # In bfloat16, keys near the middle of two numbers of float8 are rounded to either.
+    assert np.sqrt((differences**2).mean()) < (1e-3 if dtype == "float32" else 5e-2) * np.sqrt(
+        (results[0] ** 2).mean()
+    )
+    assert abs(differences).max() < (2e-3 if dtype == "float32" else 6e-2) * abs(results[0]).max()
 
 
 def test_others_refuse_it() -> None:

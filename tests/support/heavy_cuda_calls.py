@@ -57,6 +57,7 @@ CALLS: tuple[tuple[Any, str, tuple[Any, ...], dict[str, Any]], ...] = (
     (ExpertGemm(), "expert_linear", (empty((128, 2048)), empty((64, 768, 2048)), empty((128, 8), "int64")), {}),
     (ExpertGemm(), "expert_linear", (empty((99, 2, 37), "float32"), empty((3, 65, 37), "float32"), empty((99, 2), "int32")), {"act": "gelu"}),
     (FlashV2(), "attention", (empty((1, 32, 1024, 128)),) * 3, {"causal": True}),
+    (FlashV2(), "attention", (empty((1, 8, 1024, 128)), *(empty((1, 2, 1088, 128)),) * 2, empty((1024, 1088), "bool")), {}),
     (FlashV2(), "attention", (*(empty((1, 2, 64, 40), "float16"),) * 3, empty((64, 64), "bool")), {"softcap": 5.0}),
     (FlashSimt(), "attention", (empty((16, 12, 197, 64), "float32"),) * 3, {}),
     (FlashSimt(), "attention", (*(empty((1, 2, 64, 256), "float32"),) * 3, empty((64, 64), "float32")), {"causal": True}),

@@ -318,8 +318,11 @@ SENDS = """
     if (threadIdx.x == 0) INIT
     cluster_arrive();
     STARTED
-    const float four[4] = {(float)blockIdx.x, 2, 3, 4};
-    if (threadIdx.x == 3) cluster_st_async(room.four, four, room.two, 5, 6, &room.barrier, 1 - blockIdx.x);
+    const float four[4] = {(float)blockIdx.x, 2, 3, 4}, two[2] = {5, 6};
+    if (threadIdx.x == 3) {
+        cluster_st_async(room.four, four, &room.barrier, 1 - blockIdx.x);
+        cluster_st_async(room.two, two, &room.barrier, 1 - blockIdx.x);
+    }
     RECEIVED
     y[blockIdx.x] = room.four[0];
 """

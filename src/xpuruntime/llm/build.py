@@ -23,6 +23,7 @@ __all__ = [
     "BUCKETS",
     "DECODE",
     "ENCODE",
+    "FIRST",
     "FUSIONS",
     "SAMPLE",
     "VERIFY",
@@ -34,6 +35,7 @@ __all__ = [
     "encoder_lengths",
     "entry_graph",
     "entry_lengths",
+    "first_name",
     "phase_of",
     "prefill_name",
     "verify_name",
@@ -47,6 +49,10 @@ BUCKETS = (16, 128)
 DECODE = "decode"
 ENCODE = "encode"
 """Entry points ``encode_N`` read up to N tokens with the encoder of an encoder-decoder."""
+FIRST = "first"
+"""Entry points ``first_N`` prefill the first N tokens of texts: keys are those of the N tokens, and attention is causal without a mask."""
+_MIN_FIRST = 256
+"""Fewest tokens of such an entry point. For fewer, attention is a small part of the time."""
 SAMPLE = "sample"
 """The entry point that decodes, too, and ends with sampling. Only the tokens leave the device."""
 VERIFY = "verify"
@@ -59,6 +65,11 @@ FUSIONS: tuple[str, ...] = tuple(p.name for p in PASSES)
 def prefill_name(length: int) -> str:
     """Return the name of the entry point that prefills ``length`` tokens."""
     return f"prefill_{length}"
+
+
+def first_name(length: int) -> str:
+    """Return the name of the entry point that prefills the first ``length`` tokens of texts."""
+    return f"{FIRST}_{length}"
 
 
 def encode_name(length: int) -> str:
@@ -100,7 +111,7 @@ def verify_name(length: int) -> str:
 def phase_of(entry: str) -> str:
     """Return the phase of an entry point, as a policy names it."""
     kind = entry.partition("_")[0]
-    return {VERIFY: DECODE, ENCODE: "prefill"}.get(kind, kind)
+    return {VERIFY: DECODE, ENCODE: "prefill", FIRST: "prefill"}.get(kind, kind)
 
 
 def check_capacity(config: DecoderConfig, capacity: int, who: str) -> None:
@@ -145,10 +156,17 @@ def entry_lengths(
         do = f"Give lengths such as {BUCKETS}."
         raise BuildError(who, "needs prefill lengths of 1 or more", got=list(buckets)[:20], do=do)
     if config.encoder is None:
-        return {DECODE: 1, **{prefill_name(n): n for n in lengths}}
+        first = {first_name(n): n for n in lengths if n >= _MIN_FIRST and _is_causal(config, n)}
+        return {DECODE: 1, **{prefill_name(n): n for n in lengths}, **first}
     # The prompts of the decoder have few tokens.
     encoders = {encode_name(n): n for n in encoder_lengths(config.encoder, buckets)}
     return {DECODE: 1, prefill_name(lengths[0]): lengths[0], **encoders}
+
+
+def _is_causal(config: DecoderConfig, length: int) -> bool:
+    """Return whether each of the first ``length`` tokens sees all tokens up to itself, by scores without a bias."""
+    windows = [w for w in config.windows if 0 < w < length]
+    return not (windows or config.slopes or config.buckets or config.latent)
 
 
 def encoder_lengths(encoder: DecoderConfig, buckets: Sequence[int]) -> list[int]:
@@ -195,7 +213,12 @@ def entry_graph(entry: str, config: DecoderConfig, **words: Any) -> Graph:
             config, length=int(length), **{k: v for k, v in words.items() if k not in ("capacity", "cache")}
         )
     return decoder_graph(
-        config, length=int(length or 1), all_logits=kind == VERIFY, sampling=kind == SAMPLE, **words
+        config,
+        length=int(length or 1),
+        all_logits=kind == VERIFY,
+        sampling=kind == SAMPLE,
+        first=kind == FIRST,
+        **words,
     )
 
 
@@ -207,8 +230,8 @@ def build_program(
     passes: Sequence[str] | int | None = FUSIONS,
     watch: Callable[[str, Graph], None] | None = None,
 ) -> CompiledProgram:
-    """Compile the program. Policy rules of the phases ``prefill``, ``decode`` and ``sample`` apply to the entry points of these names, and
-    those of ``decode`` to ``sample``, too.
+    """Compile the program. Policy rules of a phase apply to the entry points of that phase (``phase_of``), and those of ``decode`` to
+    ``sample``, too.
 
     Raises the errors of ``compile``.
     """

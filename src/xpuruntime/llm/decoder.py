@@ -85,6 +85,7 @@ def decoder_graph(
     cache: DType | None = None,
     all_logits: bool = False,
     sampling: bool = False,
+    first: bool = False,
     paged: PagedCache | None = None,
     texts: int = 0,
     name: str = "decoder",
@@ -98,12 +99,13 @@ def decoder_graph(
     cache:      type that keys and values are stored in. Default: ``dtype``. They are rounded to it, and saturate.
     all_logits: return the logits of every row instead of the last one. For comparisons; the output is large for long prompts.
     sampling:   sample the tokens, and return no logits.
+    first:      the tokens are the first of each sample: ``positions`` are 0 to length - 1, and each token sees those up to itself.
     paged:      the layout of a cache in blocks. ``length`` must be 1. texts: rows of ``last``, and so of the results.
     """
     writer = GraphWriter(
         config, length, capacity, batch, dtype or config.dtype, stored or {}, files or {}, paged, texts, name
     )
-    writer.blocks, writer.cache = blocks or {}, cache or writer.dtype
+    writer.blocks, writer.cache, writer.first = blocks or {}, cache or writer.dtype, first
     return writer.graph(all_logits, sampling)
 
 
@@ -128,6 +130,7 @@ class GraphWriter:
         self.stored, self.files, self.paged = stored, files, paged
         self.blocks: Mapping[str, str] = {}
         self.cache = dtype
+        self.first = False
         self.results = texts if paged else batch
         self.b = builder or GraphBuilder(name)
         facts = {"family": config.family, "length": length, "capacity": capacity, "batch": batch}
@@ -155,7 +158,7 @@ class GraphWriter:
             self.places = b.input("places", f"int64[{n}]")
             self.table = b.input("tables", f"int32[{n}, {self.paged.listed}]")
             self.biases = [self.paged_biases()] if c.slopes or c.buckets else []
-        else:
+        elif not self.first:
             for window in c.windows:
                 self.mask(window)
         if c.direct:
@@ -410,6 +413,11 @@ class GraphWriter:
                     window=self.window(c.windows[i]), scale=c.scale, softcap=c.attention_softcap, by_key=self.biased_by_key,
                 )
             )  # fmt: skip
+        if self.first:
+            keys, values = (self.b.slice(x, dim=2, start=0, end=self.length) for x in (keys, values))
+            return str(
+                self.b.attention(q, keys, values, causal=True, scale=c.scale, softcap=c.attention_softcap)
+            )
         mask = self.mask(c.windows[i])
         return str(self.b.attention(q, keys, values, mask, scale=c.scale, softcap=c.attention_softcap))
 

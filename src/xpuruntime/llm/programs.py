@@ -1,6 +1,6 @@
 """DecoderPrograms: the compiled programs of one opened language model, from the store or from the compiler.
 
-The first program has decode and every prefill length. Entry points that not every text needs (``sample``, ``verify_N``) are programs of their
+The first program has decode, every prefill length, and the first chunks of long ones. Entry points that not every text needs (``sample``, ``verify_N``) are programs of their
 own, made when they are first needed. All of them share weights and states by name. A program in the store needs neither graphs nor the
 compiler.
 """

@@ -2,6 +2,9 @@
 
 A prompt is prefilled in chunks of the prefill lengths. Rows beyond the end of a text repeat its last token at its position, so they
 write the same values to the cache again. The texts of a batch may therefore differ in length, and a finished text keeps its position.
+
+Some lengths have an entry point for the first chunk, whose rows are at positions 0, 1, 2 ... There, rows beyond the end of a text write to
+positions behind it, which no token sees before it is written again.
 """
 
 from __future__ import annotations
@@ -18,7 +21,17 @@ from ..runtime import Communicator, Executor, Weights
 from ..runtime.execution.demands import SETTLED
 from ..storage.store import Store
 from ..types import DType
-from .build import DECODE, ENCODE, SAMPLE, VERIFY, encode_name, prefill_name, verify_name
+from .build import (
+    DECODE,
+    ENCODE,
+    FIRST,
+    SAMPLE,
+    VERIFY,
+    encode_name,
+    first_name,
+    prefill_name,
+    verify_name,
+)
 from .decoder import COUNTS, SOURCE
 from .decoding.sources import source_inputs, source_rows
 from .reorder import reorder_program
@@ -80,6 +93,7 @@ class Steps:
                 self._open(program, entry.name)
         lengths = _lengths(self._opened, prefill_name)
         self.prefill = {n: self._opened[prefill_name(n)] for n in lengths}
+        self.first = {n: self._opened[first_name(n)] for n in _lengths(self._opened, first_name)}
         self.encoders = {n: self._opened[encode_name(n)] for n in _lengths(self._opened, encode_name)}
         for executor in self.executors:
             executor.bind(weights)
@@ -118,12 +132,17 @@ class Steps:
 
     @property
     def executors(self) -> tuple[Executor, ...]:
-        """Return the executors that are open: that of decode, those of the prefill lengths, then those that were made when needed."""
+        """Return the executors that are open: that of decode, those of the prefill lengths, those of first chunks, then those that were made when needed."""
         return tuple(self._opened.values())
 
     def unit(self, entry: str) -> str:
         """Return what one run of an entry point computes."""
-        units = {VERIFY: "several tokens of one text", ENCODE: "a source", "prefill": "a chunk"}
+        units = {
+            VERIFY: "several tokens of one text",
+            ENCODE: "a source",
+            "prefill": "a chunk",
+            FIRST: "a first chunk",
+        }
         return units.get(entry.partition("_")[0], "a token of each text")
 
     def encode(self, sources: Sequence[Sequence[int] | Array]) -> list[Array]:
@@ -158,11 +177,17 @@ class Steps:
         position, longest = 0, max(map(len, texts))
         while position < longest:
             length = self._bucket(longest - position)
+            is_first = start + position == 0 and length in self.first
+            executor = (
+                self.first[length] if is_first else self.decode if length == 1 else self.prefill[length]
+            )
             rows = [np.minimum(position + np.arange(length), len(t) - 1) for t in texts]
             tokens = np.array([np.asarray(t, np.int64)[r] for t, r in zip(texts, rows, strict=True)])
-            positions = np.array(rows, np.int64) + start
             last = np.arange(1, self.batch + 1, dtype=np.int64) * length - 1
-            executor = self.decode if length == 1 else self.prefill[length]
+            positions = np.array(rows, np.int64) + start
+            if is_first:
+                positions = np.tile(np.arange(length, dtype=np.int64), (self.batch, 1))
+                last -= [max(0, length - len(t)) for t in texts]
             self._run(executor, [tokens, positions, *self._source, last], [self.token, self.logits])
             position += length
         return self.logits

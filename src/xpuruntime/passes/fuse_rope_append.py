@@ -3,7 +3,7 @@
     attention(rope(q), index_copy(keys, places, rope(k)), index_copy(values, places, v), ...)
 
 ``scatter`` along the length with indices that are the same for all heads counts as ``index_copy``: batches whose samples are at
-different positions are written so.
+different positions are written so. Attention may read a slice of the caches.
 """
 
 from __future__ import annotations
@@ -29,9 +29,11 @@ def run(graph: Graph, context: PassContext | None = None) -> Graph:
     # Makes queries and keys read the same pair of tables.
     graph = cse.run(simplify.run(graph, context), context)
     known = known_values(graph)
+    found = [u for node in graph.nodes if node.op == "attention" if (u := _find(graph, node, known))]
+    updates = {update.reader: update for update in found}
 
     def rule(editor: Editor, node: Node) -> None:
-        update = _find(graph, node, known) if node.op == "attention" else None
+        update = updates.get(node.name)
         if update is None or not context.may_fuse(graph, update.members):
             return
         if not context.may_become("rope_append", graph, update.members):
@@ -51,13 +53,14 @@ def run(graph: Graph, context: PassContext | None = None) -> Graph:
 
 @dataclass(frozen=True, slots=True)
 class _CacheUpdate:
-    """The four nodes, and the value with the indices of the written rows."""
+    """The four nodes, the value with the indices of the written rows, and the name of the first node that reads a result."""
 
     rope_q: Node
     rope_k: Node
     keys: Node
     values: Node
     places: str
+    reader: str
 
     @property
     def members(self) -> tuple[Node, ...]:
@@ -65,7 +68,9 @@ class _CacheUpdate:
 
 
 def _find(graph: Graph, attention: Node, known: frozenset[str]) -> _CacheUpdate | None:
-    q, keys, values = (graph.producer(v) for v in attention.values[:3])
+    q, *read = (graph.producer(v) for v in attention.values[:3])
+    slices = [n for n in read if n is not None and n.op == "slice"]
+    keys, values = (graph.producer(str(n.inputs[0])) if n in slices else n for n in read)
     if q is None or keys is None or values is None or q.op != "rope":
         return None
     at = [_places(graph, n) for n in (keys, values)]
@@ -74,9 +79,11 @@ def _find(graph: Graph, attention: Node, known: frozenset[str]) -> _CacheUpdate 
         return None
     if q.inputs[1:] != k.inputs[1:] or q.attrs != k.attrs or q.attrs["interleaved"]:
         return None
-    attention_position = graph.position[attention.name]
-    members = (q, keys, values)
-    if any(graph.position[u.name] < attention_position for n in members for u in graph.users(n.name)):
+    reader = min((attention, *slices), key=lambda n: graph.position[n.name])
+    first, members = graph.position[reader.name], (q, keys, values)
+    if any(graph.position[n.name] > first for n in members):
+        return None
+    if any(graph.position[u.name] < first for n in members for u in graph.users(n.name)):
         return None  # a reader of one part precedes the fused node
     caches = {str(keys.inputs[0]), str(values.inputs[0])}
     if len(caches) < 2 or caches & known or q.name in graph.kept:
@@ -84,7 +91,7 @@ def _find(graph: Graph, attention: Node, known: frozenset[str]) -> _CacheUpdate 
     specs = [graph.spec(n.name) for n in members]
     if any(s.rank != 4 or s.dtype is not specs[0].dtype for s in specs):
         return None
-    return _CacheUpdate(q, k, keys, values, at[0])
+    return _CacheUpdate(q, k, keys, values, at[0], reader.name)
 
 
 def _places(graph: Graph, update: Node) -> str | None:

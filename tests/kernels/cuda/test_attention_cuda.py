@@ -19,6 +19,7 @@ from xpuruntime.kernels.cuda.attention.flash import FlashV2, Naive
 from xpuruntime.kernels.cuda.attention.flash_simt import FlashSimt, SimtTileConfig
 from xpuruntime.kernels.spec.attention import AttentionShape
 from xpuruntime.testing.emulation.cuda_host import cuda_host
+from xpuruntime.testing.emulation.launches import emulate
 
 rng = np.random.default_rng(13)
 
@@ -160,6 +161,7 @@ def test_what_is_refused_has_a_reason() -> None:
 
 
 @pytest.mark.sampled(2)
+@pytest.mark.parametrize("split", [False, True])
 @pytest.mark.parametrize(("q", "k", "dv", "dtype", "attrs"), [
     ((1, 2, 130, 64), (1, 1, 260, 64), 64, "bfloat16", {}),
     ((1, 1, 150, 128), (1, 1, 150, 128), 128, "float16", {"causal": True}),
@@ -167,10 +169,11 @@ def test_what_is_refused_has_a_reason() -> None:
     ((1, 1, 70, 36), (1, 1, 33, 36), 36, "bfloat16", {}),
 ])  # fmt: skip
 def test_flash_by_products_of_a_warpgroup(
-    q: Any, k: Any, dv: int, dtype: str, attrs: Any, monkeypatch: pytest.MonkeyPatch
+    q: Any, k: Any, dv: int, dtype: str, attrs: Any, split: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whole programs on the emulated Hopper device."""
+    """Whole programs on the emulated Hopper device. Of two blocks that share the keys, the second may have none."""
     monkeypatch.setattr("xpuruntime.kernels.cuda.attention.flash.wants_hopper", lambda s, target: True)
+    monkeypatch.setattr("xpuruntime.kernels.cuda.attention.flash.splits_keys", lambda s, target: split)
     own = getattr(ml_dtypes, dtype, dtype)
     b = GraphBuilder("attention")
     feeds = {n: rng.standard_normal(s).astype(own) for n, s in (("q", q), ("k", k), ("v", (*k[:3], dv)))}
@@ -195,12 +198,14 @@ def _kinds(queries: int, keys: int) -> dict[str, np.ndarray]:
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", list(_kinds(1, 1)))
+@pytest.mark.parametrize("split", [False, True])
 @pytest.mark.parametrize(("keys", "attrs"), [(528, {}), (520, {}), (512, {"softcap": 9.0})])
 def test_keys_that_no_query_of_a_block_sees_are_left_out(
-    kind: str, keys: int, attrs: Any, monkeypatch: pytest.MonkeyPatch
+    kind: str, keys: int, attrs: Any, split: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of 520 keys a query's flags do not begin at 16 bytes: the mask is asked key by key there."""
     monkeypatch.setattr("xpuruntime.kernels.cuda.attention.flash.wants_hopper", lambda s, target: True)
+    monkeypatch.setattr("xpuruntime.kernels.cuda.attention.flash.splits_keys", lambda s, target: split)
     own, queries = ml_dtypes.bfloat16, 150
     mask = np.stack([_kinds(queries, keys)[kind], _kinds(queries, keys)["noise"]])[:, None]
     b = GraphBuilder("attention")
@@ -211,6 +216,27 @@ def test_keys_that_no_query_of_a_block_sees_are_left_out(
     names = [b.input(n, f"{'bool' if n == 'mask' else 'bfloat16'}{list(a.shape)}") for n, a in feeds.items()]
     b.output("y", b.attention(*names, **attrs))
     check(b.build(), feeds, passes="none", target=cuda_host(), kernels={"attention": "flash_v2"})
+
+
+def test_a_row_of_shared_keys_has_the_same_bits_whatever_other_rows_see(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Row 0 of the second mask sees a block of keys that no row of the first sees; each block stays with its half of the cluster."""
+    monkeypatch.setattr("xpuruntime.kernels.cuda.attention.flash.wants_hopper", lambda s, target: True)
+    monkeypatch.setattr("xpuruntime.kernels.cuda.attention.flash.splits_keys", lambda s, target: True)
+    mask = np.ones((128, 512), bool)
+    mask[:, 256:384] = False
+    other = mask.copy()
+    other[0] = True
+    own = ml_dtypes.bfloat16
+    q, k, v = (rng.standard_normal((1, 1, n, 64)).astype(own) for n in (128, 512, 512))
+    rows = []
+    for seen in (mask, other):
+        graph, feeds, known = one_node("attention", [q, k, v, seen])
+        call, target = call_of(graph, known), cuda_target("cuda:sm_90")
+        rows.append(emulate(FlashV2().lower(call, target), call, target, feeds)[0])
+    assert rows[0][:, :, 1:].tobytes() == rows[1][:, :, 1:].tobytes()
+    assert rows[0].tobytes() != rows[1].tobytes()
 
 
 def test_where_a_mask_is_looked_through_first() -> None:
@@ -233,5 +259,18 @@ def test_hopper_targets_take_its_products_where_there_are_queries_enough() -> No
         graph, _, known = one_node("attention", [np.zeros(shape, ml_dtypes.bfloat16)] * 3)
         return FlashV2().lower(call_of(graph, known), cuda_target(target)).stages[0].parts
 
-    assert part("cuda:sm_90", 16) == {"flash_hopper"}
-    assert part("cuda:sm_90", 2) == part("cuda:sm_80", 16) == part("cuda:sm_100", 16) == {"flash_v2"}
+    assert part("cuda:sm_90", 16) == part("cuda:sm_90", 2) == {"flash_hopper"}
+    assert part("cuda:sm_90", 1) == part("cuda:sm_80", 16) == part("cuda:sm_100", 16) == {"flash_v2"}
+
+
+def test_two_blocks_share_keys_where_multiprocessors_would_be_idle() -> None:
+    def cluster(heads: int, queries: int, keys: int, causal: bool = False) -> Any:
+        q, k = (np.zeros((1, heads, n, 128), ml_dtypes.bfloat16) for n in (queries, keys))
+        graph, _, known = one_node("attention", [q, k, k], causal=causal)
+        (stage,) = FlashV2().lower(call_of(graph, known), cuda_target("cuda:h100-sxm")).stages
+        return stage.options.get("cluster", [1])[0]
+
+    assert [cluster(h, 1024, 1024) for h in (1, 2, 8, 9)] == [1, 2, 2, 1]
+    assert [cluster(h, 1024, 1024, causal=True) for h in (9, 16, 17)] == [2, 2, 1]
+    assert [cluster(8, 512, keys) for keys in (511, 512)] == [1, 2]
+    assert [cluster(12, 896, 896, causal) for causal in (False, True)] == [1, 1]

@@ -124,8 +124,9 @@ CUDNN, OURS = "attention/cudnn", "attention/flash_v2"
 @pytest.mark.parametrize(
     ("call", "kernel"),
     [
-        (at(1, 12, 512, 64), CUDNN),
-        (at(1, 12, 511, 64), OURS),
+        (at(1, 20, 512, 64), CUDNN),
+        (at(1, 20, 511, 64), OURS),
+        (at(1, 12, 512, 64), OURS),  # two blocks share the keys
         (at(32, 12, 197, 64), CUDNN),  # 768 blocks
         (at(1, 12, 512, 64, keys=600), OURS),  # not measured
         (at(1, 32, 2048, 128, kv_heads=8, causal=True), CUDNN),
@@ -157,7 +158,7 @@ def test_heads_that_ours_do_not_take_are_the_library_s_wherever_it_is_here() -> 
 
 def test_a_default_is_overruled_by_policy_and_needs_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
     b = ir.GraphBuilder("encoder")
-    b.output("y", b.attention(*(b.input(name, "bfloat16[1, 12, 512, 64]") for name in "qkv")))
+    b.output("y", b.attention(*(b.input(name, "bfloat16[1, 20, 512, 64]") for name in "qkv")))
     graph, target = b.build(), cuda_target("cuda:sm_90")
     target.here = True
 

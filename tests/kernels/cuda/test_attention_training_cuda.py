@@ -118,9 +118,12 @@ def test_gradients_are_near_those_in_float64(name: str) -> None:
     judge(q, k, dv, dtype, **options)
 
 
-@pytest.mark.parametrize("hopper", [False, True])
-def test_training_has_the_bits_of_inference(hopper: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("hopper", "split"), [(False, False), (True, False), (True, True)])
+def test_training_has_the_bits_of_inference(
+    hopper: bool, split: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("xpuruntime.kernels.cuda.attention.flash.wants_hopper", lambda s, target: hopper)
+    monkeypatch.setattr("xpuruntime.kernels.cuda.attention.flash.splits_keys", lambda s, target: split)
     arrays = drawn((1, 2, 70, 64), (1, 1, 150, 64), 64, "bfloat16")
     y, lse = emulated(FlashV2(), "attention_train", arrays, "cuda:sm_90", causal=True, causal_offset=40)
     (plain,) = emulated(FlashV2(), "attention", arrays, "cuda:sm_90", causal=True, causal_offset=40)

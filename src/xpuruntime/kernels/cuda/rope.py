@@ -20,8 +20,20 @@ from ..spec.product import sizes
 from ..spec.rope import PLACES, POSITIONS, RopeAppend, over_rows, why_not
 from .launch import Argument, LaunchConfig, blocks_for, cuda_stage
 from .movement.moves import cuda_moves_stage
+from .pointwise import index_type
 
 __all__ = ["KERNELS"]
+
+
+def _thread_lines(count: int, threads: int, threads_per_row: int) -> list[str]:
+    """Return the lines that give a thread its row, ``task``, and its place in the row, ``j``. Divisions have 32 bits where the count fits."""
+    index = index_type(count + threads)
+    return [
+        f"const {index} e = ({index})blockIdx.x * {threads} + threadIdx.x;",
+        f"if (e >= {count}) return;",
+        f"const {index} task = e / {threads_per_row};",
+        f"const int64_t j = e % {threads_per_row};",
+    ]
 
 
 class Rope(Kernel):
@@ -45,9 +57,7 @@ class Rope(Kernel):
         count = math.prod(rows) * threads_per_row
         names = [f"i{i}" for i in range(len(rows))]
         lines = [
-            f"const int64_t e = (int64_t)blockIdx.x * {threads} + threadIdx.x;",
-            f"if (e >= {count}) return;",
-            f"const int64_t task = e / {threads_per_row}, j = e % {threads_per_row};",
+            *_thread_lines(count, threads, threads_per_row),
             *unravel(rows),
         ]
         x_step, y_step = x.physical.strides[-1] or 1, y.physical.strides[-1]
@@ -116,8 +126,7 @@ class RopeAppendCuda(RopeAppend):
             return f"query ? {query} : key ? {key} : {value}"
 
         lines = [
-            f"const int64_t e = (int64_t)blockIdx.x * {threads} + threadIdx.x, task = e / {threads_per_row}, j = e % {threads_per_row};",
-            f"if (task >= {tasks}) return;",
+            *_thread_lines(tasks * threads_per_row, threads, threads_per_row),
             f"const int64_t t = task % {length}, head = task / {length} % {heads + 2 * kv}, b = task / {length * (heads + 2 * kv)};",
             "void *const scratch = nullptr;",
             f"const int64_t to = index_in({named_by(call, PLACES)}, {capacity}, scratch);",

@@ -34,23 +34,21 @@ INLINE void cluster_wait() {
 #endif
 }
 
-// Send quad and pair values (24 bytes) to block `rank`, to the offsets that `to` and `pair_to` have in this block.
-INLINE void cluster_st_async(float *to, const float (&quad)[4], float *pair_to, float a, float b, ClusterBarrier *barrier_word, unsigned rank) {
+// Send values to block `rank`, to the offset that `to` has in this block. `to` is a multiple of their size.
+template <int N> INLINE void cluster_st_async(float *to, const float (&values)[N], ClusterBarrier *barrier_word, unsigned rank) {
+    static_assert(N == 2 || N == 4, "st.async sends up to 16 bytes");
 #if XPURT_CLUSTERED
     uint32_t there, barrier;
     asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(barrier) : "r"((uint32_t)__cvta_generic_to_shared(barrier_word)), "r"(rank));
     asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"((uint32_t)__cvta_generic_to_shared(to)), "r"(rank));
-    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(there), "f"(quad[0]),
-                 "f"(quad[1]), "f"(quad[2]), "f"(quad[3]), "r"(barrier)
-                 : "memory");
-    there += (uint32_t)((char *)pair_to - (char *)to);
-    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(there), "f"(a), "f"(b), "r"(barrier)
-                 : "memory");
-#elif defined(XPURT_CLUSTER_BYTES)
-    const long long distance = (long long)((int)rank - XPURT_CLUSTER_RANK) * XPURT_CLUSTER_BYTES;
-    memcpy((char *)to + distance, quad, sizeof quad);
-    const float pair[2] = {a, b};
-    memcpy((char *)pair_to + distance, pair, sizeof pair);
+    if constexpr (N == 4)
+        asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(there), "f"(values[0]),
+                     "f"(values[1]), "f"(values[2]), "f"(values[3]), "r"(barrier)
+                     : "memory");
+    else
+        asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(there), "f"(values[0]),
+                     "f"(values[1]), "r"(barrier)
+                     : "memory");
 #endif
 }
 
@@ -67,7 +65,5 @@ INLINE void cluster_barrier_wait(ClusterBarrier *barrier_word, uint32_t bytes) {
                      : "r"(barrier)
                      : "memory");
     while (!done);
-#elif defined(XPURT_CLUSTER_MEET)
-    XPURT_CLUSTER_MEET();
 #endif
 }

@@ -65,7 +65,9 @@ __device__ __forceinline__ void merge_warps(const float *states, ClusterExchange
         }
         if (P::CLUSTER) {
             const int to = split * PER_BLOCK + i % PER_BLOCK;
-            cluster_st_async(exchange->sums[to].x, sum.x, &exchange->of[to].new_max, new_max, all, &exchange->all, i / PER_BLOCK);
+            const float state[2] = {new_max, all};
+            cluster_st_async(exchange->sums[to].x, sum.x, &exchange->all, i / PER_BLOCK);
+            cluster_st_async(&exchange->of[to].new_max, state, &exchange->all, i / PER_BLOCK);
         } else if (P::SPLITS > 1) {
             partials.values(split, r)[at / 4] = sum;
             if (at == 0) *partials.state(split, r) = {new_max, all};

@@ -1,6 +1,9 @@
-// needs: tiles wgmma mask_scan log_sum_exp
+// needs: tiles wgmma mask_scan log_sum_exp cluster
 // flash_hopper.cuh: flash_v2 with wgmma: two warpgroups of 64 queries each, 128 keys at a time. While the products of one block of keys run, the
 // softmax of the next is computed (intra-warpgroup overlap of FlashAttention-3, Shah et al., 2024).
+//
+// With SPLITS == 2, a cluster of two blocks computes a tile of queries: each takes every second block of keys, and each finishes half of the
+// rows with the sums that the other sends. So the last tile of a causal mask takes half the time.
 //
 // P is flash_v2's struct; BM is 128, BN 128, WARPS 8, D 64 or 128. If SCANS_MASK, the mask at flags(batch, head) is scanned first, and
 // unmasked_logit(score) is the logit of a key in a block without masked keys.
@@ -23,6 +26,12 @@ __device__ __forceinline__ void fetch(unsigned char *tile, const u16 *from, int 
         tiles::load_chunk_async<ALIGNED>(tile + i * STEP * 128, from + (long long)(i * STEP) * stride, c * 8, width, r0 + i * STEP < limit);
 }
 
+// What the other block of a cluster sends: for each thread the sums of one row, four at a time, and its row maximum and row sum.
+template <int QUADS> struct SplitExchange {
+    float sums[QUADS][256][4], state[256][2];
+    ClusterBarrier all;
+};
+
 template <class P>
 __device__ __forceinline__ void forward(const u16 *q, const u16 *k, const u16 *v, u16 *y, const P &p) {
     DYNAMIC_SMEM(shared);
@@ -30,13 +39,20 @@ __device__ __forceinline__ void forward(const u16 *q, const u16 *k, const u16 *v
     constexpr int BM = 128, BN = 128, THREADS = 256, D = P::D, SN = BN / 8, ON = D / 8;
     constexpr int Q_BYTES = BM * D * 2, KV_BYTES = BN * D * 2;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, group = warp / 4;
-    const int block_row = gridDim.y - 1 - blockIdx.y, head = blockIdx.x % P::heads, batch = blockIdx.x / P::heads;
+    const int task = blockIdx.x / P::SPLITS, split = blockIdx.x % P::SPLITS;
+    const int block_row = gridDim.y - 1 - blockIdx.y, head = task % P::heads, batch = task / P::heads;
     const int row0 = block_row * BM, first = row0 + warp * 16;
     q += P::q_at(batch, head) + (long long)row0 * P::q_row;
     k += P::k_at(batch, head / P::group);
     v += P::v_at(batch, head / P::group);
     y += P::y_at(batch, head);
 
+    constexpr int QUADS = ON / 2;
+    SplitExchange<QUADS> *const exchange = (SplitExchange<QUADS> *)(shared + Q_BYTES + 4 * KV_BYTES);
+    if constexpr (P::SPLITS > 1) {
+        if (threadIdx.x == 0) cluster_barrier_init(&exchange->all);
+        cluster_arrive();
+    }
     int visible_keys = P::keys;
     if (P::CAUSAL) {
         const int last = (row0 + BM < P::queries ? row0 + BM : P::queries) + P::offset;
@@ -44,14 +60,15 @@ __device__ __forceinline__ void forward(const u16 *q, const u16 *k, const u16 *v
     }
     int blocks = (visible_keys + BN - 1) / BN;
     fetch<BM, D, THREADS, P::ALIGNED>(shared, q, P::q_row, P::d, P::queries - row0);
-    const u16 *order = nullptr;
+    const u32 *order = nullptr;
     if constexpr (P::SCANS_MASK) {
-        __shared__ u16 visible[P::TILES + 1];
-        blocks = mask_scan::visible_blocks<P, BM, BN, THREADS / 32>(p.flags(batch, head), row0, visible);
+        __shared__ u32 visible[P::TILES + 1];
+        blocks = mask_scan::visible_blocks<P, BM, BN, THREADS / 32>(p.flags(batch, head), row0, split, visible);
         order = visible;
     }
-    // The first key of the n-th visible block.
-    const auto key_of = [&](int n) { return (P::SCANS_MASK ? order[n] & ~mask_scan::ALL_VISIBLE : n) * BN; };
+    else if constexpr (P::SPLITS > 1) blocks = (blocks - split + P::SPLITS - 1) / P::SPLITS;
+    // The first key of this split's n-th visible block.
+    const auto key_of = [&](int n) { return (P::SCANS_MASK ? (int)(order[n] & ~mask_scan::ALL_VISIBLE) : n * P::SPLITS + split) * BN; };
 
     // Shared memory: the queries, two buffers of keys, two of values.
     unsigned char *const keys = shared + Q_BYTES, *const values = keys + 2 * KV_BYTES;
@@ -191,8 +208,41 @@ __device__ __forceinline__ void forward(const u16 *q, const u16 *k, const u16 *v
     }
     tensor::cp_async_wait<0>();
 
+    if constexpr (P::SPLITS > 1) {  // of the rows of a thread, split 0 finishes the first and split 1 the second
+        cluster_wait();
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            if (half == split) continue;
+#pragma unroll
+            for (int i = 0; i < QUADS; ++i) {
+                const float quad[4] = {out[i * 8 + half * 2], out[i * 8 + half * 2 + 1], out[i * 8 + 4 + half * 2], out[i * 8 + 4 + half * 2 + 1]};
+                cluster_st_async(exchange->sums[i][threadIdx.x], quad, &exchange->all, 1 - split);
+            }
+            const float state[2] = {row_max[half], row_sum[half]};
+            cluster_st_async(exchange->state[threadIdx.x], state, &exchange->all, 1 - split);
+        }
+        cluster_barrier_wait(&exchange->all, sizeof exchange->sums + sizeof exchange->state);
+        const float other_max = exchange->state[threadIdx.x][0], other_sum = exchange->state[threadIdx.x][1];
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            if (half != split) continue;
+            const float new_max = fmaxf(row_max[half], other_max), shift = new_max == MASKED_SCORE ? 0 : new_max * P::scale();
+            const float own = tensor::exp2(row_max[half] * P::scale() - shift), other = tensor::exp2(other_max * P::scale() - shift);
+            row_max[half] = new_max;
+            row_sum[half] = row_sum[half] * own + other_sum * other;
+#pragma unroll
+            for (int i = 0; i < QUADS; ++i)
+#pragma unroll
+                for (int e = 0; e < 4; ++e) {
+                    float &x = out[i * 8 + e / 2 * 4 + half * 2 + e % 2];
+                    x = x * own + exchange->sums[i][threadIdx.x][e] * other;
+                }
+        }
+    }
+
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
+        if (P::SPLITS > 1 && half != split) continue;
         float sum = row_sum[half];
         sum += __shfl_xor_sync(0xffffffffu, sum, 1);
         sum += __shfl_xor_sync(0xffffffffu, sum, 2);

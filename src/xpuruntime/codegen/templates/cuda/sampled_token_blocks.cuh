@@ -25,6 +25,13 @@ INLINE void logits_of_chunk(const typename P::S *logits, const int32_t *counts, 
         for (int b = threadIdx.x; b < BINS; b += THREADS) number[b] = 0, mass[b] = 0;
 }
 
+// Add to a sum in shared memory by 32-bit atomics: one of 64 bits there is a loop that repeats for every other thread with the same sum.
+INLINE void add_shared(u64 *sum, u64 amount) {
+    uint32_t *const words = (uint32_t *)sum;
+    const uint32_t low = (uint32_t)amount, carry = atomicAdd(words, low) > ~low, high = (uint32_t)(amount >> 32) + carry;
+    if (high) atomicAdd(words + 1, high);
+}
+
 template <int CHUNKS, int THREADS> INLINE float largest(const float *maxima, float *parts) {
     float top = -__builtin_inff();
     for (int c = threadIdx.x; c < CHUNKS; c += THREADS) top = maximum(top, maxima[c]);
@@ -51,7 +58,7 @@ INLINE void weights_of_chunk(const float *x, const float *maxima, const Row &row
         if (d <= row.cutoff) sum += w;
         if (bins && d < FARTHEST) {
             atomicAdd(own_number + bin(d), 1u);
-            atomicAdd(own_mass + bin(d), w);
+            add_shared(own_mass + bin(d), w);
         }
     }
     sum = block_reduce<THREADS / 32>(sum, sum_of(), parts);  // also a barrier after the last update of the bins
@@ -67,8 +74,11 @@ INLINE void weights_of_chunk(const float *x, const float *maxima, const Row &row
 // What the threads of the last launch share.
 struct Shared {
     u64 bins[BINS], parts[32], before;
+    u64 segments[32];  // for each segment, the weight of its tokens
     uint32_t list[LISTED], listed;
+    uint8_t segment_of[LISTED];  // of each listed token
     int bin;
+    bool summed;  // segments is known
 };
 
 INLINE u64 warp_scan(u64 sum) {  // inclusive
@@ -102,6 +112,25 @@ INLINE void find(u64 first, u64 second, u64 before, u64 target, Shared &s) {
     __syncthreads();
 }
 
+// Call f(distance) for the tokens of the warp's segment, the 32nd part of a row. Loads of IN_FLIGHT vectors are issued before the first use.
+template <class P> constexpr int64_t SEGMENT = (P::padded / 4 + 31) / 32 * 4;
+template <class P, class F> INLINE void each_of_segment(const float *x, float top, F f) {
+    constexpr int IN_FLIGHT = 4;
+    const int64_t begin = threadIdx.x / 32 * SEGMENT<P>, end = begin + SEGMENT<P> < P::padded ? begin + SEGMENT<P> : P::padded;
+#pragma unroll 1
+    for (int64_t i = begin + 4 * (threadIdx.x % 32); i < end; i += IN_FLIGHT * 4 * 32) {
+        decltype(decoded<float>(fetch<4>(x, true))) read[IN_FLIGHT];
+#pragma unroll
+        for (int n = 0; n < IN_FLIGHT; ++n)
+            if (i + n * 4 * 32 < end) read[n] = decoded<float>(fetch<4>(x + i + n * 4 * 32, true));
+#pragma unroll
+        for (int n = 0; n < IN_FLIGHT; ++n)
+            if (i + n * 4 * 32 < end)
+#pragma unroll
+                for (int e = 0; e < 4; ++e) f(top - read[n].at[e]);
+    }
+}
+
 // Call f(key) for every token with a weight whose bin is from `low` to `high`: those of the list, or of the whole row.
 template <class P, class F> INLINE void each(const float *x, float top, bool is_listed, int low, int high, const Shared &s, F f) {
     if (is_listed) {
@@ -112,15 +141,9 @@ template <class P, class F> INLINE void each(const float *x, float top, bool is_
         }
         return;
     }
-#pragma unroll 2
-    for (int i = 4 * threadIdx.x; i < P::padded; i += 4 * WIDE) {
-        const auto four = decoded<float>(fetch<4>(x + i, true));
-#pragma unroll
-        for (int e = 0; e < 4; ++e) {
-            const float d = top - four.at[e];
-            if (d < FARTHEST && bin(d) >= low && bin(d) <= high) f(key(d));
-        }
-    }
+    each_of_segment<P>(x, top, [&](float d) {
+        if (d < FARTHEST && bin(d) >= low && bin(d) <= high) f(key(d));
+    });
 }
 
 // The smallest key up to which the tokens of bin s.bin reach the target, counted from s.before. Each round divides the range of keys by 2048.
@@ -136,7 +159,7 @@ INLINE uint32_t threshold(const float *x, float top, bool is_listed, uint32_t mo
         s.bins[2 * threadIdx.x] = s.bins[2 * threadIdx.x + 1] = 0;
         __syncthreads();
         each<P>(x, top, is_listed, from, from, s, [&](uint32_t k) {
-            if (k <= most && k - low < width) atomicAdd(s.bins + ((k - low) >> shift), BY_WEIGHT ? (u64)weight(bitcast<float>(k)) : (u64)1);
+            if (k <= most && k - low < width) add_shared(s.bins + ((k - low) >> shift), BY_WEIGHT ? (u64)weight(bitcast<float>(k)) : (u64)1);
         });
         __syncthreads();
         find(s.bins[2 * threadIdx.x], s.bins[2 * threadIdx.x + 1], before, target, s);
@@ -151,7 +174,7 @@ INLINE uint32_t threshold(const float *x, float top, bool is_listed, uint32_t mo
 template <class P> INLINE int64_t pick(const float *x, float top, uint32_t most, int64_t begin, int64_t end, u64 at, Shared &s) {
     const int64_t each = (end - begin + WIDE - 1) / WIDE, first = begin + each * threadIdx.x, last = first + each < end ? first + each : end;
     u64 sum = 0, total;
-#pragma unroll 1
+#pragma unroll 4
     for (int64_t i = first; i < last; ++i) {
         const float d = top - x[i];
         if (key(d) <= most) sum += weight(d);
@@ -173,16 +196,19 @@ template <class P> INLINE int64_t pick(const float *x, float top, uint32_t most,
     return (int64_t)s.before;
 }
 
-// The keys of the most distant tokens that top_k and top_p keep.
+// The key of the most distant token that top_k, top_p and the cutoff keep. Where boundary bins fit into the list, the pass that lists their tokens also
+// sums the weights of the others, so the row is read once.
 template <class P>
 INLINE uint32_t kept(const float *x, float top, const Row &row, const uint32_t *number, const u64 *mass, Shared &s) {
+    const uint32_t cutoff = key(row.cutoff);
+    if (threadIdx.x == 0) s.summed = false;
     const int b0 = 2 * threadIdx.x, b1 = b0 + 1;
     const u64 n0 = number[b0], n1 = number[b1];
     u64 m0 = mass[b0], m1 = mass[b1], tokens, total;
     scan(n0 + n1, s, tokens);
     scan(m0 + m1, s, total);
     const bool by_count = limits_count<P>(row) && tokens > (u64)row.top_k, by_mass = row.top_p < 1;
-    if (!by_count && !by_mass) return ALL;
+    if (!by_count && !by_mass) return cutoff;
     // Bins that hold the thresholds. That of top_p depends on what top_k leaves of its own bin, so it is one of several.
     int count_bin = -1, low = BINS, high = -1;
     u64 least = total, count_before = 0;
@@ -213,7 +239,16 @@ INLINE uint32_t kept(const float *x, float top, const Row &row, const uint32_t *
     if (is_listed) {
         if (threadIdx.x == 0) s.listed = 0;
         __syncthreads();
-        each<P>(x, top, false, low, high, s, [&](uint32_t k) { s.list[atomicAdd(&s.listed, 1u)] = k; });
+        const float from = (float)low / 64.0f, to = (float)(high + 1) / 64.0f;  // of the bins' distances
+        u64 nearer = 0;
+        each_of_segment<P>(x, top, [&](float d) {
+            if (d < from && key(d) <= cutoff) nearer += weight(d);
+            if (!(d >= from && d < to && d < FARTHEST)) return;
+            const uint32_t at = atomicAdd(&s.listed, 1u);
+            s.list[at] = key(d), s.segment_of[at] = (uint8_t)(threadIdx.x / 32);
+        });
+        nearer = warp_reduce<32>(nearer, sum_of());
+        if (threadIdx.x % 32 == 0) s.segments[threadIdx.x / 32] = nearer;
         __syncthreads();
     }
     uint32_t most = ALL;
@@ -234,6 +269,14 @@ INLINE uint32_t kept(const float *x, float top, const Row &row, const uint32_t *
         const u64 target = nucleus(row.top_p, total);
         find(m0, m1, 0, target, s);
         most = threshold<P, true>(x, top, is_listed, most, target, s);
+    }
+    if (cutoff < most) most = cutoff;
+    if (is_listed) {
+#pragma unroll 1
+        for (int i = threadIdx.x; i < (int)s.listed; i += WIDE)
+            if (s.list[i] <= most) add_shared(s.segments + s.segment_of[i], weight(bitcast<float>(s.list[i])));
+        if (threadIdx.x == 0) s.summed = true;
+        __syncthreads();
     }
     return most;
 }
@@ -274,32 +317,26 @@ INLINE int64_t token_of(const float *x, const float *maxima, const u64 *sums, co
         __syncthreads();
         return pick<P>(x, top, key(row.cutoff), begin, begin + P::chunk < P::padded ? begin + P::chunk : P::padded, rest, s);
     }
-    uint32_t most = kept<P>(x, top, row, number, mass, s);
-    if (key(row.cutoff) < most) most = key(row.cutoff);
-    // Sums of 32 segments, one per warp; then the token of one of them.
-    constexpr int64_t SEGMENT = (P::padded / 4 + 31) / 32 * 4;
-    const int64_t begin = threadIdx.x / 32 * SEGMENT, end = begin + SEGMENT < P::padded ? begin + SEGMENT : P::padded;
-    u64 sum = 0, total = 0;
-#pragma unroll 2
-    for (int64_t i = begin + 4 * (threadIdx.x % 32); i < end; i += 4 * 32) {
-        const auto four = decoded<float>(fetch<4>(x + i, true));
-#pragma unroll
-        for (int e = 0; e < 4; ++e) {
-            const float d = top - four.at[e];
-            if (key(d) <= most) sum += weight(d);
-        }
-    }
-    sum = warp_reduce<32>(sum, sum_of());
-    __syncthreads();  // earlier readers are done
-    if (threadIdx.x % 32 == 0) s.parts[threadIdx.x / 32] = sum;
+    const uint32_t most = kept<P>(x, top, row, number, mass, s);
     __syncthreads();
-    const u64 reached = warp_scan(s.parts[threadIdx.x % 32]);
+    if (!s.summed) {
+        u64 sum = 0;
+        each_of_segment<P>(x, top, [&](float d) {
+            if (key(d) <= most) sum += weight(d);
+        });
+        sum = warp_reduce<32>(sum, sum_of());
+        if (threadIdx.x % 32 == 0) s.segments[threadIdx.x / 32] = sum;
+        __syncthreads();
+    }
+    // The segment of the token, then the token.
+    u64 total = 0;
+    const u64 reached = warp_scan(s.segments[threadIdx.x % 32]);
     total = __shfl_sync(0xffffffffu, reached, 31);
     u64 at = point(number_of_row, total);
     const int w = __ffs(__ballot_sync(0xffffffffu, reached > at)) - 1;
     if (w > 0) at -= __shfl_sync(0xffffffffu, reached, w - 1);
     __syncthreads();
-    return pick<P>(x, top, most, w * SEGMENT, (w + 1) * SEGMENT < P::padded ? (w + 1) * SEGMENT : P::padded, at, s);
+    return pick<P>(x, top, most, w * SEGMENT<P>, (w + 1) * SEGMENT<P> < P::padded ? (w + 1) * SEGMENT<P> : P::padded, at, s);
 }
 
 }  // namespace sampled

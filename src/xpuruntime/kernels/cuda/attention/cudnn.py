@@ -7,7 +7,6 @@ names it. The policy ``{kernel: cudnn, engine: N}`` pins an engine; if it is not
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -21,7 +20,7 @@ from ...spec.product import sizes
 from ..crossovers import crossovers_of
 from ..heavy import CHUNK_BYTES, TAGS, bytes_of, in_chunks
 from ..matmul.libraries import CHOICES, absent
-from .flash import HEAD_SIZES
+from .flash import HEAD_SIZES, query_tiles, splits_keys, wants_hopper
 
 __all__ = ["KERNELS", "CudnnAttention"]
 
@@ -104,7 +103,9 @@ def _faster(s: AttentionShape, target: CodegenTarget) -> bool:
     measured = crossovers_of(target)
     if s.queries != s.keys or s.d != s.dv or s.d not in measured.cudnn_attention_heads:
         return False
-    tiles = s.batch * s.kv_heads * s.group * math.ceil(s.queries / 128)
+    tiles = query_tiles(s)
+    if wants_hopper(s, target) and splits_keys(s, target):
+        return False
     many_queries = not s.causal and s.queries >= measured.cudnn_attention_queries
     return tiles >= measured.cudnn_attention_tiles or many_queries
 

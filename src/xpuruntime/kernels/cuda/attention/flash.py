@@ -48,7 +48,10 @@ __all__ = [
     "head_offset_text",
     "logit_text",
     "padded_size",
+    "query_tiles",
+    "splits_keys",
     "supported_halves",
+    "wants_hopper",
 ]
 
 LOG2E = math.log2(math.e)
@@ -189,12 +192,42 @@ _MAX_KEY_TILES = 4096
 """Maximum key tiles of a scanned mask; shared memory holds the order of at most this many."""
 
 
+_MIN_SPLIT_KEYS = 512
+"""Minimum keys that two blocks share. A merge takes two microseconds."""
+_MIN_UNEVEN_KEYS = 1024
+"""Minimum keys that two blocks share for the sake of the last query tile of a causal mask, which sees all of them."""
+_MIN_SPLIT_BLOCKS = 16
+"""Minimum query tiles that were measured to be faster with WGMMA and shared keys than on more SMs without it."""
+
+
+_RESERVED_BYTES = 2048
+"""Shared memory of a block for alignment and for what the driver reserves."""
+
+
+def query_tiles(s: AttentionShape) -> int:
+    """Return the number of query tiles of the WGMMA version."""
+    return math.ceil(s.queries / HOPPER_TILE_CONFIG.queries) * s.batch * s.kv_heads * s.group
+
+
 def wants_hopper(s: AttentionShape, target: CodegenTarget) -> bool:
-    """Return whether the target has WGMMA and the query tiles give at least half of the SMs a block."""
+    """Return whether the target has WGMMA and the query tiles give at least half of the SMs a block, or two blocks share each tile's keys."""
     if not (isinstance(target, CudaTarget) and target.sm.wgmma):
         return False
-    blocks = math.ceil(s.queries / HOPPER_TILE_CONFIG.queries) * s.batch * s.kv_heads * s.group
-    return s.queries > 64 and padded_size(max(s.d, s.dv)) >= 64 and 2 * blocks >= multiprocessors(target)
+    half = multiprocessors(target) / 2
+    fewest = min(half, _MIN_SPLIT_BLOCKS) if splits_keys(s, target) else half
+    return s.queries > 64 and padded_size(max(s.d, s.dv)) >= 64 and query_tiles(s) >= fewest
+
+
+def splits_keys(s: AttentionShape, target: CodegenTarget) -> bool:
+    """Return whether two blocks of a cluster share the keys of a query tile: where half of the SMs would have no block, or only a short one."""
+    d = padded_size(max(s.d, s.dv))
+    # The order of visible tiles is static memory of both versions of the kernel, for aligned and for other pointers.
+    order = 8 * (math.ceil(s.keys / HOPPER_TILE_CONFIG.keys) + 1) if scans_mask(s) else 0
+    needed = HOPPER_TILE_CONFIG.shared(d) + _exchanged_bytes(d) + order + _RESERVED_BYTES
+    if target.config.max_cluster_size < 2 or s.keys < _MIN_SPLIT_KEYS or needed > shared_limit(target):
+        return False
+    blocks, sms = query_tiles(s), multiprocessors(target)
+    return 2 * blocks <= sms or (s.causal and s.keys >= _MIN_UNEVEN_KEYS and blocks <= sms)
 
 
 def scans_mask(s: AttentionShape) -> bool:
@@ -225,11 +258,13 @@ def flash_stage(
     target: CodegenTarget,
     tile_config: FlashTileConfig | None = None,
     hopper: bool | None = None,
+    split: bool | None = None,
 ) -> Stage:
     """Return the stage of ``flash_v2``.
 
     tile_config: None: ``tile_config_for``.
     hopper:      whether to use the WGMMA version; None: where it is faster.
+    split:       whether two of its blocks share the keys of a query tile; None: where that is faster.
     """
     dtype = call.outputs[0].dtype
     d = padded_size(max(s.d, s.dv))
@@ -241,6 +276,7 @@ def flash_stage(
         if tile_config is None
         else tile_config
     )
+    splits = 1 + (use_hopper and (splits_keys(s, target) if split is None else split))
     part = HOPPER if use_hopper else "flash_v2"
     function = "flash_hopper::forward" if use_hopper else "flash::forward"
     heads = s.kv_heads * s.group
@@ -250,7 +286,7 @@ def flash_stage(
     arguments = arguments_of(call)
     numbers = {
         "D": d, "d": s.d, "dv": s.dv, "BM": config.queries, "BN": config.keys, "WARPS": config.warps, "queries": s.queries, "keys": s.keys,
-        "group": s.group, "heads": heads, "offset": s.offset, "q_row": s.q[2], "k_row": s.k[2], "v_row": s.v[2], "y_row": s.y[2],
+        "group": s.group, "heads": heads, "offset": s.offset, "q_row": s.q[2], "k_row": s.k[2], "v_row": s.v[2], "y_row": s.y[2], "SPLITS": splits,
     }  # fmt: skip
     scans = use_hopper and scans_mask(s)
     flags = {
@@ -299,11 +335,20 @@ def flash_stage(
     unmasked_share = 0.5 if s.causal and s.queries == s.keys and not s.offset else 1
     return cuda_stage(
         f"attention_{s.batch}x{heads}x{s.queries}x{s.keys}x{s.d}",
-        about(call, f"{config.queries} queries a block, {config.keys} keys at a time"), arguments, body,
-        LaunchConfig((s.batch * heads, tiles, 1), (config.warps * 32, 1, 1), config.shared(d), min_blocks_per_sm=1 if use_hopper or 2 * config.shared(d) > shared_limit(target) else 2),
+        about(call, f"{config.queries} queries a block, {config.keys} keys at a time{', every second by each of two blocks' if splits > 1 else ''}"), arguments, body,
+        LaunchConfig(
+            (s.batch * heads * splits, tiles, 1), (config.warps * 32, 1, 1), config.shared(d) + (_exchanged_bytes(d) if splits > 1 else 0), cluster=splits,
+            min_blocks_per_sm=1 if use_hopper or 2 * config.shared(d) > shared_limit(target) else 2,
+        ),
         before=struct, parts=frozenset({part}), flops=int(s.flops * unmasked_share),
         bytes=bytes_of([*(o.spec for o in call.tensors), *call.outputs]),
     )  # fmt: skip
+
+
+def _exchanged_bytes(d: int) -> int:
+    """Return the bytes that a block receives from the other of its cluster: half of its sums, row maxima and row sums; and the barrier."""
+    threads = HOPPER_TILE_CONFIG.warps * 32
+    return HOPPER_TILE_CONFIG.queries // 2 * d * 4 + threads * 8 + 16
 
 
 def unaligned_text(base: str, members: Sequence[Argument]) -> str:

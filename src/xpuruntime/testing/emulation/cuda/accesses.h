@@ -80,4 +80,5 @@ template <class T> EMULATOR_HERE T atomicAdd(T *p, T more) { const T old = *p; *
 template <class T> EMULATOR_HERE T atomicCAS(T *p, T have, T want) { const T old = *p; if (old == have) *p = want; return old; }
 template <class T> EMULATOR_HERE T atomicExch(T *p, T want) { const T old = *p; *p = want; return old; }
 template <class T> EMULATOR_HERE T atomicMax(T *p, T other) { const T old = *p; if (old < other) *p = other; return old; }
+template <class T> EMULATOR_HERE T atomicOr(T *p, T bits) { const T old = *p; *p = old | bits; return old; }
 template <class T> EMULATOR_HERE T atomicMin(T *p, T other) { const T old = *p; if (other < old) *p = other; return old; }

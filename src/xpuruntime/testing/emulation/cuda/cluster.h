@@ -91,9 +91,7 @@ EMULATOR_HERE void mbarrier_wait(ClusterBarrier *b, uint32_t bytes) {
 static __forceinline__ void cluster_barrier_init(ClusterBarrier *b) { host::mbarrier_init(b); }
 static __forceinline__ void cluster_arrive() { host::cluster_arrives(); }
 static __forceinline__ void cluster_wait() { host::cluster_waits(); }
-static __forceinline__ void cluster_st_async(float *to, const float (&four)[4], float *beside, float a, float b, ClusterBarrier *barrier, unsigned rank) {
-    const float two[2] = {a, b};
-    host::send(to, four, 16, barrier, rank);
-    host::send(beside, two, 8, barrier, rank);
+template <int N> static __forceinline__ void cluster_st_async(float *to, const float (&values)[N], ClusterBarrier *barrier, unsigned rank) {
+    host::send(to, values, sizeof values, barrier, rank);
 }
 static __forceinline__ void cluster_barrier_wait(ClusterBarrier *barrier, uint32_t bytes) { host::mbarrier_wait(barrier, bytes); }

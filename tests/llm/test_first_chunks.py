@@ -1,0 +1,95 @@
+"""Entry points ``first_N``: the first chunk of a prompt attends to its own keys, without a mask over the whole cache."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from xpuruntime.llm import DecoderConfig, Generator
+from xpuruntime.llm.build import decoder_graphs, entry_lengths
+from xpuruntime.passes import run_passes
+from xpuruntime.passes.context import PassContext
+from xpuruntime.storage.tensor_files import write_safetensors
+
+CONFIG = {
+    "model_type": "qwen2", "vocab_size": 61, "hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "rms_norm_eps": 1e-6, "max_position_embeddings": 512, "rope_theta": 1e4, "tie_word_embeddings": True,
+    "torch_dtype": "float32", "hidden_act": "silu",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Generator, Generator]]:
+    """Generators of one model: one whose prompts begin with ``first_256``, and one that reads all prompts in chunks of 16."""
+    folder: Path = tmp_path_factory.mktemp("first")
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    rng = np.random.default_rng(0)
+    shapes = DecoderConfig.from_json(CONFIG).shapes()
+    arrays = {n: rng.standard_normal(s, np.float32) * np.float32(0.3) for n, s in shapes.items()}
+    write_safetensors(arrays, folder / "model.safetensors")
+    with (
+        Generator(folder, buckets=(16, 256), capacity=300, batch=2) as ours,
+        Generator(folder, buckets=(16,), capacity=300, batch=2) as plain,
+    ):
+        yield ours, plain
+
+
+@pytest.mark.parametrize("lengths", [(256, 256), (299, 17), (1, 255), (130, 256), (290, 270)])
+def test_prompts_have_the_logits_of_masked_chunks(
+    models: tuple[Generator, Generator], lengths: tuple[int, int]
+) -> None:
+    """Texts may be shorter or longer than the chunk; a token that is decoded next sees only its own text."""
+    rng = np.random.default_rng(sum(lengths))
+    texts = [rng.integers(0, 61, n).tolist() for n in lengths]
+    rows: list[list[Any]] = []
+    for model in models:
+        steps = model.steps
+        steps.last.clear()
+        rows.append([steps.read(texts).copy()])
+        tokens = [3, 5]
+        for more in range(min(3, 300 - max(lengths))):
+            rows[-1].append(steps.step(tokens, [n + more for n in lengths]).copy())
+        assert ("first_256" in steps.last) == (model is models[0])
+    for ours, plain in zip(*rows, strict=True):
+        assert np.allclose(ours, plain, atol=1e-4 * np.abs(plain).max())
+
+
+def test_a_prompt_that_continues_a_text_is_read_with_the_mask(models: tuple[Generator, Generator]) -> None:
+    rng = np.random.default_rng(8)
+    text = rng.integers(0, 61, 290).tolist()
+    rows = []
+    for model in models:
+        model.steps.read([text[:20]])
+        model.steps.last.clear()
+        rows.append(model.steps.read([text[20:]], start=20)[0].copy())
+        assert "first_256" not in model.steps.last
+    assert np.allclose(*rows, atol=1e-4 * np.abs(rows[0]).max())
+
+
+def test_which_models_and_lengths_have_such_entry_points() -> None:
+    def first(buckets: tuple[int, ...], capacity: int = 512, **changes: Any) -> list[str]:
+        config = DecoderConfig.from_json(CONFIG | changes)
+        entries = entry_lengths(config, capacity=capacity, batch=1, buckets=buckets, name="x")
+        return [e for e in entries if e.startswith("first")]
+
+    assert first((16, 128)) == []
+    assert first((16, 300, 512)) == ["first_300", "first_512"]
+    assert first((2048,), capacity=400) == ["first_400"]
+    assert first((300, 512), model_type="mistral", sliding_window=400) == ["first_300"]
+    assert first((300, 512), model_type="mistral", sliding_window=None) == ["first_300", "first_512"]
+
+
+def test_keys_are_rotated_and_kept_in_one_call() -> None:
+    """Attention reads a slice of the caches, which the pass looks through."""
+    config = DecoderConfig.from_json(CONFIG)
+    graph = decoder_graphs(config, capacity=300, buckets=(256,))["first_256"]
+    better = run_passes(graph, ["simplify", "cse", "fuse_rope_append"], context=PassContext())
+    ops = [n.op for n in better.nodes]
+    assert ops.count("rope_append") == config.layers
+    assert not {"rope", "index_copy", "le"} & set(ops)
+    assert all(n.attrs["causal"] for n in better.nodes if n.op == "attention")
