@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import sys
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,32 +15,19 @@ mpmath = pytest.importorskip("mpmath")
 
 import xpuruntime as xrt  # noqa: E402
 
+sys.path.insert(0, str(Path(__file__).parent))
+from torch_oracle import run_natively  # noqa: E402
+
 special = torch.special
 nan, inf = math.nan, math.inf
 ODD = [0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 2.0, -2.0, 8.0, -8.0, 1e-44, 1e-30, 1e-7, 1e5, inf, -inf, nan]
 
 
-class Of(torch.nn.Module):
-    def __init__(self, functions: Any) -> None:
-        super().__init__()
-        self.functions = functions
-
-    def forward(self, *tensors: Any) -> Any:
-        return tuple(function(*tensors) for function in self.functions)
-
-
-def run(functions: Any, *tensors: Any) -> list[Any]:
-    """The results of the native engine."""
-    policy = xrt.ExecutionPolicy(caching=False, self_check="off")
-    with xrt.InferenceSession(
-        Of(functions).eval(), example_inputs=tensors, device="cpu", engine="native", exec_policy=policy
-    ) as session:
-        return list(session.run(list(tensors)).values())
-
-
 def compare(functions: dict[str, Any], x: Any, rtol: float, atol: float) -> None:
     """Compare with PyTorch in float64, rounded."""
-    for (name, function), got in zip(functions.items(), run(list(functions.values()), x), strict=True):
+    for (name, function), got in zip(
+        functions.items(), run_natively(list(functions.values()), x), strict=True
+    ):
         want = function(x.double()).to(got.dtype)
         bad = ~torch.isclose(got, want, rtol=rtol, atol=atol, equal_nan=True)
         assert got.dtype == (x.dtype if x.is_floating_point() else torch.float32)
@@ -84,7 +73,7 @@ def test_bessel_functions(dtype: str) -> None:
     )
     x = torch.cat([x, -drawn[:20] * 30]).to(getattr(torch, dtype))
     rtol, atol = (2e-5, 2e-6) if dtype == "float32" else (5e-13, 2e-15)
-    for (name, function), got in zip(BESSEL.items(), run(list(BESSEL.values()), x), strict=True):
+    for (name, function), got in zip(BESSEL.items(), run_natively(list(BESSEL.values()), x), strict=True):
         want = torch.tensor([exactly(name, v) for v in x.tolist()], dtype=torch.float64).to(x.dtype)
         torch.testing.assert_close(
             got, want, rtol=rtol, atol=atol, equal_nan=True, msg=lambda m, name=name: f"{name}: {m}"
@@ -105,7 +94,7 @@ def test_bessel_functions_of_integers_of_few_and_of_no_numbers() -> None:
 def test_small_values_keep_their_digits(name: str) -> None:
     """PyTorch's own series lose none, either; the oracle has 30 digits."""
     x = torch.linspace(0.01, 80, 97, dtype=torch.float64)
-    (got,) = run([getattr(special, name)], x)
+    (got,) = run_natively([getattr(special, name)], x)
     exact = torch.tensor([float(mpmath.besselk(int(name[-1]), v)) for v in x.tolist()], dtype=torch.float64)
     torch.testing.assert_close(got, exact, rtol=1e-13, atol=0)
 
@@ -120,10 +109,10 @@ def test_zeta(dtype: str) -> None:
     )
     rtol, atol = (2e-5, 1e-6) if dtype == "float32" else (1e-12, 1e-14)
     close = partial(torch.testing.assert_close, rtol=rtol, atol=atol, equal_nan=True)
-    (got,) = run([special.zeta], s, q)
+    (got,) = run_natively([special.zeta], s, q)
     close(got, special.zeta(s.double(), q.double()).to(kind))
     functions = [lambda x: special.zeta(x, 1.0), lambda x: special.zeta(2.0, x), lambda x: special.zeta(3, x)]
-    for mine, function in zip(run(functions, q), functions, strict=True):
+    for mine, function in zip(run_natively(functions, q), functions, strict=True):
         close(mine, function(q.double()).to(kind))
 
 
@@ -146,10 +135,10 @@ def test_polynomials(degree: int) -> None:
     compare(functions, torch.arange(-2, 3), 1e-5, 1e-5)
     compare(functions, x[:0], 0, 0)
     if degree > 0:  # PyTorch's laguerre_polynomial_l returns anything for NaN
-        assert all(y.isnan().all() for y in run(list(functions.values()), torch.tensor([nan])))
+        assert all(y.isnan().all() for y in run_natively(list(functions.values()), torch.tensor([nan])))
 
 
 def test_degrees_that_are_refused() -> None:
     x = torch.rand(3)
     with pytest.raises(xrt.XpuError, match="only degrees up to 64 are supported, not 65"):
-        run([partial(special.legendre_polynomial_p, n=65)], x)
+        run_natively([partial(special.legendre_polynomial_p, n=65)], x)

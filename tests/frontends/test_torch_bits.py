@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,24 +13,8 @@ torch = pytest.importorskip("torch")
 
 import xpuruntime as xrt  # noqa: E402
 
-
-class Of(torch.nn.Module):
-    def __init__(self, functions: Any) -> None:
-        super().__init__()
-        self.functions = functions
-
-    def forward(self, *tensors: Any) -> Any:
-        results = [function(*tensors) for function in self.functions]
-        return tuple(y for r in results for y in ([r] if isinstance(r, torch.Tensor) else r))
-
-
-def run(functions: Any, *tensors: Any) -> list[Any]:
-    """The results of the native engine."""
-    policy = xrt.ExecutionPolicy(caching=False, self_check="off")
-    with xrt.InferenceSession(
-        Of(functions).eval(), example_inputs=tensors, device="cpu", engine="native", exec_policy=policy
-    ) as session:
-        return list(session.run(list(tensors)).values())
+sys.path.insert(0, str(Path(__file__).parent))
+from torch_oracle import run_natively  # noqa: E402
 
 
 def same_bits(got: Any, want: Any) -> None:
@@ -50,7 +36,7 @@ def floats(dtype: str) -> Any:
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
 def test_parts_of_floats(dtype: str) -> None:
     x = floats(dtype)
-    mantissa, exponent = run([torch.frexp], x)
+    mantissa, exponent = run_natively([torch.frexp], x)
     want = torch.frexp(x.float() if x.element_size() == 2 else x)
     same_bits(mantissa, want.mantissa.to(x.dtype))
     same_bits(exponent, want.exponent)
@@ -60,14 +46,14 @@ def test_parts_of_floats(dtype: str) -> None:
 def test_neighbors_of_floats(dtype: str) -> None:
     x = floats(dtype)
     y = x[:, None].contiguous()
-    (got,) = run([torch.nextafter], x, y)
+    (got,) = run_natively([torch.nextafter], x, y)
     same_bits(got, torch.nextafter(*(v.contiguous() for v in torch.broadcast_tensors(x, y))))
 
 
 def test_neighbors_of_bfloat16_are_refused() -> None:
     x = floats("bfloat16")
     with pytest.raises(xrt.XpuError, match=r"nextafter.*bfloat16 is not supported"):
-        run([torch.nextafter], x, x)
+        run_natively([torch.nextafter], x, x)
 
 
 @pytest.mark.sampled(2)
@@ -82,7 +68,9 @@ def test_common_divisors(dtype: str) -> None:
         fibonacci.append(fibonacci[-1] + fibonacci[-2])
     x = torch.tensor([*values, *fibonacci[-3:]], dtype=kind)
     y = x[:, None].contiguous()
-    divisor, multiple, of_nothing = run([torch.gcd, torch.lcm, lambda x, y: torch.gcd(x[:0], y[:, :0])], x, y)
+    divisor, multiple, of_nothing = run_natively(
+        [torch.gcd, torch.lcm, lambda x, y: torch.gcd(x[:0], y[:, :0])], x, y
+    )
     same_bits(divisor, torch.gcd(x, y))
     rest = x != info.min  # PyTorch divides the least number by -1, which ends the process
     same_bits(multiple[rest][:, rest], torch.lcm(x[rest], y[rest]))
@@ -91,7 +79,9 @@ def test_common_divisors(dtype: str) -> None:
 
 def test_common_divisors_of_two_types() -> None:
     x, y = torch.tensor([12, 18, -7], dtype=torch.int8), torch.tensor([[2**40 * 3], [0]])
-    for got, want in zip(run([torch.gcd, torch.lcm], x, y), (torch.gcd(x, y), torch.lcm(x, y)), strict=True):
+    for got, want in zip(
+        run_natively([torch.gcd, torch.lcm], x, y), (torch.gcd(x, y), torch.lcm(x, y)), strict=True
+    ):
         same_bits(got, want)
 
 
@@ -107,8 +97,8 @@ def test_histograms_of_the_range_of_the_content(dtype: str) -> None:
         torch.zeros(0),
     ):
         x = x.to(kind)
-        for got, function in zip(run(functions, x), functions, strict=True):
+        for got, function in zip(run_natively(functions, x), functions, strict=True):
             same_bits(got, function(x))
     x = torch.tensor([1.0, math.nan, 2.0], dtype=kind)  # PyTorch raises
-    (got,) = run([lambda x: torch.histc(x, 3)], x)
+    (got,) = run_natively([lambda x: torch.histc(x, 3)], x)
     assert got.isnan().all()

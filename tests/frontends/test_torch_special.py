@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -11,27 +13,11 @@ mpmath = pytest.importorskip("mpmath")
 
 import xpuruntime as xrt  # noqa: E402
 
+sys.path.insert(0, str(Path(__file__).parent))
+from torch_oracle import run_natively  # noqa: E402
+
 special = torch.special
 ODD = [0.0, -0.0, 1.0, -1.0, 2.0, -2.0, 0.5, -0.5, 3.0, 8.0, -8.0, 10.0, 1e-44, -1e-30, 1e-7, 1e30, -1e30, math.inf, -math.inf, math.nan]  # fmt: skip
-
-
-class Of(torch.nn.Module):
-    def __init__(self, functions) -> None:
-        super().__init__()
-        self.functions = functions
-
-    def forward(self, *tensors):
-        results = [function(*tensors) for function in self.functions]
-        return tuple(y for r in results for y in ([r] if isinstance(r, torch.Tensor) else r))
-
-
-def run(functions, *tensors):
-    """The results of the native engine."""
-    policy = xrt.ExecutionPolicy(caching=False, self_check="off")
-    with xrt.InferenceSession(
-        Of(functions).eval(), example_inputs=tensors, device="cpu", engine="native", exec_policy=policy
-    ) as session:
-        return list(session.run(list(tensors)).values())
 
 
 FUNCTIONS = {
@@ -69,7 +55,7 @@ def points(dtype):
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
 def test_special_functions(dtype):
     x = points(getattr(torch, dtype))
-    results = run(list(FUNCTIONS.values()), x)
+    results = run_natively(list(FUNCTIONS.values()), x)
     rtol, atol = {"float32": (1e-5, 1e-6), "float64": (2e-12, 1e-13), "bfloat16": (8e-3, 1e-3)}[dtype]
     for name, function, got in zip(FUNCTIONS, FUNCTIONS.values(), results, strict=True):
         want = function(x.double()).to(x.dtype)
@@ -83,9 +69,9 @@ def test_special_functions(dtype):
 
 def test_special_functions_of_integers_and_of_nothing():
     x = torch.tensor([-2, 0, 1, 2, 3, 20])
-    for got, want in zip(run([torch.lgamma, torch.erfc], x), (x.lgamma(), x.erfc()), strict=True):
+    for got, want in zip(run_natively([torch.lgamma, torch.erfc], x), (x.lgamma(), x.erfc()), strict=True):
         torch.testing.assert_close(got, want)
-    (got,) = run([torch.digamma], torch.zeros(2, 0, 3))
+    (got,) = run_natively([torch.digamma], torch.zeros(2, 0, 3))
     assert got.shape == (2, 0, 3)
 
 
@@ -96,19 +82,19 @@ def test_polygamma_of_higher_orders(dtype):
     orders = (2, 3, 4, 7, 10)
     rtol, atol = {"float32": (2e-5, 1e-4), "float64": (1e-9, 1e-9), "bfloat16": (1e-2, 1e-2)}[dtype]
     for order, got in zip(
-        orders, run([lambda x, n=n: torch.polygamma(n, x) for n in orders], x), strict=True
+        orders, run_natively([lambda x, n=n: torch.polygamma(n, x) for n in orders], x), strict=True
     ):
         want = torch.polygamma(order, x.double()).to(x.dtype)
         bad = ~torch.isclose(got, want, rtol=rtol, atol=atol, equal_nan=True)
         assert got.dtype == x.dtype
         assert not bad.any(), (order, x[bad][:5], got[bad][:5], want[bad][:5])
-    (got,) = run([lambda x: torch.polygamma(2, x)], torch.zeros(2, 0))
+    (got,) = run_natively([lambda x: torch.polygamma(2, x)], torch.zeros(2, 0))
     assert got.shape == (2, 0)
 
 
 def test_polygamma_of_high_orders_is_refused():
     with pytest.raises(xrt.XpuError, match="only orders 0 to 10 are supported, not 11"):
-        run([lambda x: torch.polygamma(11, x)], torch.rand(3))
+        run_natively([lambda x: torch.polygamma(11, x)], torch.rand(3))
 
 
 @pytest.mark.sampled(2)
@@ -123,7 +109,7 @@ def test_signs_and_powers_of_two(dtype):
         lambda x, y: torch.copysign(x.isnan().int() + 3, y),
         lambda x, y: torch.ldexp(x, y.clamp(-3, 3).nan_to_num().int()),
     ]
-    for got, function in zip(run(functions, x, y), functions, strict=True):
+    for got, function in zip(run_natively(functions, x, y), functions, strict=True):
         want = function(x, y)
         torch.testing.assert_close(got, want, rtol=0, atol=0, equal_nan=True)
         torch.testing.assert_close(got.signbit()[~got.isnan()], want.signbit()[~want.isnan()])
@@ -145,7 +131,7 @@ def test_powers_of_two_out_of_range(dtype):
         torch.tensor([-2000.0, -3.5, 0.5, 13.0, 16.0, 130.5, math.inf, -math.inf, math.nan]).to(kind)
     )
     for other in exponents:
-        (got,) = run([torch.ldexp], x, other)
+        (got,) = run_natively([torch.ldexp], x, other)
         want = torch.ldexp(x.expand(-1, len(other)).contiguous(), other)
         rtol, atol = (info.eps * 50, info.tiny) if other.dtype.is_floating_point else (0, 0)
         torch.testing.assert_close(got, want, rtol=rtol, atol=atol, equal_nan=True)
@@ -156,7 +142,9 @@ def test_powers_of_two_out_of_range(dtype):
         (torch.tensor([3.0, 1e-40]), torch.tensor([0.5, 130.5], dtype=torch.float64)),
         (torch.zeros(2, 0), torch.tensor(5)),
     ):
-        torch.testing.assert_close(run([torch.ldexp], x, other)[0], torch.ldexp(x, other), equal_nan=True)
+        torch.testing.assert_close(
+            run_natively([torch.ldexp], x, other)[0], torch.ldexp(x, other), equal_nan=True
+        )
 
 
 def delicate_points(name, kind):
@@ -185,7 +173,7 @@ def test_special_functions_near_poles_and_zeros(dtype, name):
     """The relative error is bounded also where a result is small or where it changes fast."""
     kind, function = getattr(torch, dtype), FUNCTIONS[name]
     x = delicate_points(name, kind)
-    (got,) = run([function], x)
+    (got,) = run_natively([function], x)
     want = function(x.double())
     if name == "digamma":  # PyTorch's has rounding errors near negative integers
         pairs = zip(x.tolist(), want.tolist(), strict=True)
@@ -204,10 +192,10 @@ def test_running_log_sums(dtype):
     x[1, 4, 0], x[2, 2, 1] = math.inf, math.nan
     x = x.to(getattr(torch, dtype))
     functions = [lambda x, d=d: torch.logcumsumexp(x, d) for d in (0, 1, -1)]
-    for got, function in zip(run(functions, x), functions, strict=True):
+    for got, function in zip(run_natively(functions, x), functions, strict=True):
         torch.testing.assert_close(got, function(x), equal_nan=True)
     for empty in (torch.zeros(0, 3), torch.tensor(2.5)):
-        torch.testing.assert_close(run([lambda x: torch.logcumsumexp(x, 0)], empty)[0], empty)
+        torch.testing.assert_close(run_natively([lambda x: torch.logcumsumexp(x, 0)], empty)[0], empty)
 
 
 @pytest.mark.sampled(1)
@@ -216,7 +204,7 @@ def test_the_mode(dtype):
     x = torch.randint(0, 2 if dtype == "bool" else 4, (5, 9, 3), generator=torch.Generator().manual_seed(2))
     x = x.to(getattr(torch, dtype))
     functions = [lambda x, d=d, k=k: torch.mode(x, d, k) for d, k in ((1, False), (0, True), (-1, False))]
-    got = run(functions, x)
+    got = run_natively(functions, x)
     for i, function in enumerate(functions):
         values, positions = function(x)
         torch.testing.assert_close(got[2 * i], values, equal_nan=True)
@@ -226,6 +214,6 @@ def test_the_mode(dtype):
 def test_the_mode_of_nan_and_of_scalars():
     # PyTorch's result depends on the order if some elements are NaN; here the NaN of a line count as different values.
     for x in (torch.full((3,), math.nan), torch.tensor(2.0)):
-        got, want = run([lambda x: torch.mode(x, 0)], x), torch.mode(x, 0)
+        got, want = run_natively([lambda x: torch.mode(x, 0)], x), torch.mode(x, 0)
         torch.testing.assert_close(got, list(want), equal_nan=True)
-    assert run([lambda x: torch.mode(x, 0)], torch.tensor([math.nan, 2, math.nan, 1, 2]))[0] == 2
+    assert run_natively([lambda x: torch.mode(x, 0)], torch.tensor([math.nan, 2, math.nan, 1, 2]))[0] == 2

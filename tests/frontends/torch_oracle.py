@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
+import xpuruntime as xrt
 from xpuruntime import ir
 from xpuruntime.frontends.torch import import_torch
 from xpuruntime.ir import interp
@@ -42,6 +43,28 @@ class OfFunction(nn.Module):
 
     def forward(self, x: Any, *others: Any) -> Any:
         return self.function(x, *others)
+
+
+class OfFunctions(nn.Module):
+    """Functions of the same tensors as a module. Its results are all of theirs."""
+
+    def __init__(self, functions: Any) -> None:
+        super().__init__()
+        self.functions = functions
+
+    def forward(self, *tensors: Any) -> Any:
+        results = [function(*tensors) for function in self.functions]
+        return tuple(y for r in results for y in ([r] if isinstance(r, torch.Tensor) else r))
+
+
+def run_natively(functions: Any, *tensors: Any) -> list[Any]:
+    """The results of functions by the native engine on the CPU, without the self-check."""
+    policy = xrt.ExecutionPolicy(caching=False, self_check="off")
+    module = OfFunctions(functions).eval()
+    with xrt.InferenceSession(
+        module, example_inputs=tensors, device="cpu", engine="native", exec_policy=policy
+    ) as session:
+        return list(session.run(list(tensors)).values())
 
 
 def same(function: Any, *tensors: Any, dynamic_shapes: Any = None, others: Any = ()) -> ir.Graph:

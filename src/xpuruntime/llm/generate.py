@@ -306,7 +306,7 @@ class Generator:
     def read(self, tokens: Sequence[int], start: int = 0) -> Array:
         """Prefill one text from position ``start``. Return the logits [1, vocab] of the next token (valid until the next step).
 
-        From position 0 on, the cache behind the text is undefined afterwards: a long chunk may write its padding there.
+        With ``start`` 0, the cache behind the text is undefined afterwards: the padding of a long chunk may have been written there.
 
         Raises InputError for tokens that the model does not have, or that do not fit into the cache.
         """

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from ....codegen.loops.points import address, number, outer_dims, storage, unravel
 from ....decisions import Reason, Support
@@ -174,21 +175,45 @@ def _dft_lines(call: NodeCall) -> TaskText:
     return _lines(n, [*body, "}"], math.prod(outer))
 
 
+@dataclass(frozen=True, slots=True)
+class _Frame:
+    """Texts of frame i1 of signal i0: the loop over its samples k that have a weight, a sample's weight, and its real and imaginary part.
+
+    A window shorter than the frame is centered in it.
+    """
+
+    width: int
+    loop: str
+    weight: str
+    real: str
+    imag: str
+
+    @classmethod
+    def of(cls, call: NodeCall) -> _Frame:
+        """Return the texts of an stft's frames."""
+        x, n = whole(call, 0), _length(call)
+        window = whole(call, 1) if call.optional(1) else None
+        begin, width = ((n - window.shape[0]) // 2, window.shape[0]) if window else (0, n)
+        sample = f"(i1 * {call.attrs['frame_step']} + k)"
+        return cls(
+            width,
+            f"for (int64_t k = {begin}; k < {begin + width}; ++k) {{",
+            f"(double)load<1>({address(window, [f'(k - {begin})'])})" if window else "1.0",
+            f"(double)load<1>({address(x, ['i0', sample, '0'])})",
+            f"(double)load<1>({address(x, ['i0', sample, '1'])})" if x.shape[2] == 2 else "0.0",
+        )
+
+
 def _stft_lines(call: NodeCall) -> TaskText:
-    """Return the text of one frame per task. A window shorter than the frame is centered in it."""
-    x, y, n = whole(call, 0), result(call), _length(call)
-    window = whole(call, 1) if call.optional(1) else None
-    begin, width = ((n - window.shape[0]) // 2, window.shape[0]) if window else (0, n)
+    """Return the text of one frame per task."""
+    y, n, frame = result(call), _length(call), _Frame.of(call)
     kind = storage(call.outputs[0].dtype)
-    sample = f"(i1 * {call.attrs['frame_step']} + k)"
-    weight = f"(double)load<1>({address(window, [f'(k - {begin})'])})" if window else "1.0"
-    imag = f"(double)load<1>({address(x, ['i0', sample, '1'])})" if x.shape[2] == 2 else "0.0"
     body = [
         *unravel(y.shape[:2]),
         *(line.format(n=n) for line in _LINE),
-        f"for (int64_t k = {begin}; k < {begin + width}; ++k) {{",
-        f"  const double w = {weight};",
-        f"  re[k] = w * (double)load<1>({address(x, ['i0', sample, '0'])}), im[k] = w * {imag};",
+        frame.loop,
+        f"  const double w = {frame.weight};",
+        f"  re[k] = w * {frame.real}, im[k] = w * {frame.imag};",
         "}",
         *_transform(n, "-"),
         f"for (int64_t k = 0; k < {y.shape[2]}; ++k) {{",
@@ -239,21 +264,16 @@ def _dft(call: NodeCall) -> TaskText:
 
 
 def _stft(call: NodeCall) -> TaskText:
-    """Return the text of one frequency of one frame per task. A window shorter than the frame is centered in it."""
-    x, y, n = whole(call, 0), result(call), _length(call)
-    window = whole(call, 1) if call.optional(1) else None
-    begin, width = ((n - window.shape[0]) // 2, window.shape[0]) if window else (0, n)
+    """Return the text of one frequency of one frame per task."""
+    y, n, frame = result(call), _length(call), _Frame.of(call)
     kind = storage(call.outputs[0].dtype)
-    sample = f"(i1 * {call.attrs['frame_step']} + k)"
-    weight = f"(double)load<1>({address(window, [f'(k - {begin})'])})" if window else "1.0"
-    imag = f"(double)load<1>({address(x, ['i0', sample, '1'])})" if x.shape[2] == 2 else "0.0"
     body = [
         *unravel(y.shape[:-1]),
         "double re = 0, im = 0;",
-        f"for (int64_t k = {begin}; k < {begin + width}; ++k) {{",
+        frame.loop,
         f"  const int64_t phase = k * i2 % {n};",
-        f"  const double w = {weight}, c = w * cosine[phase], s = -w * sine[phase];",
-        f"  const double a = (double)load<1>({address(x, ['i0', sample, '0'])}), b = {imag};",
+        f"  const double w = {frame.weight}, c = w * cosine[phase], s = -w * sine[phase];",
+        f"  const double a = {frame.real}, b = {frame.imag};",
         "  re += a * c - b * s;",
         "  im += a * s + b * c;",
         "}",
@@ -264,7 +284,7 @@ def _stft(call: NodeCall) -> TaskText:
         body,
         math.prod(y.shape[:-1]),
         _trig_tables(n),
-        per=width * 4,
+        per=frame.width * 4,
         scratch_bytes=16 * n,
         parts=frozenset({"trig"}),
     )
