@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -16,11 +18,10 @@ def test_a_generator_of_a_module_starts_again(drawn_before: int) -> None:
 
 def test_a_generator_of_pytorch_starts_again(request: pytest.FixtureRequest) -> None:
     torch = pytest.importorskip("torch")
-    from conftest import _generators
-
+    shared = request.config.pluginmanager.get_plugin(str(Path(__file__).parents[1] / "conftest.py"))
     module = type(request.module)("with_a_generator")
     module.random = torch.Generator().manual_seed(3)
-    (restart,) = [start for value, start in _generators(module) if value is module.random]
+    (restart,) = [start for value, start in shared._generators(module) if value is module.random]
     first = torch.randn(4, generator=module.random)
     restart()
     assert torch.equal(torch.randn(4, generator=module.random), first)
