@@ -2,6 +2,8 @@
 // their own.
 #include "xpurt/host_kernel.h"
 
+#include <mutex>
+
 #include "simulated_cuda.h"
 
 using namespace xpurt;
@@ -25,11 +27,13 @@ struct Copies final : HostKernel {
     }
 };
 
-std::string last_lookup;  // the last lookup of a function
+std::mutex lookups;
+std::string last_lookup;  // the last lookup of a function; several threads prepare calls
 
 void find_copies() {
     set_host_kernels(
         [](const KernelCall& call, const std::string& device) -> Result<std::unique_ptr<HostKernel>> {
+            const std::lock_guard<std::mutex> lock(lookups);
             last_lookup = call.symbol + " on " + device;
             if (call.symbol != "copy")
                 return Status{Code::not_found, "there is no " + call.symbol, "Register it."};

@@ -20,7 +20,7 @@ class HostKernel {
 };
 
 // A lookup of the function for a call on a device ("cpu", "cuda:0"). Called once per call when an executor is
-// created.
+// created, from several threads at once.
 using FindHostKernel =
     std::function<Result<std::unique_ptr<HostKernel>>(const KernelCall&, const std::string& device)>;
 
