@@ -93,6 +93,17 @@ inline std::unique_ptr<Executor> make(const std::shared_ptr<CudaBackend>& on, Pl
 
 inline constexpr int64_t n = 1000;
 
+// y[i] = x[at[i]], where the weight is `at`. The kernel reports an index out of range.
+inline Plan pick(CudaBackend& on) {
+    Plan plan = chain(on, n);
+    KernelCall gather = call("pick", {{1, 0}, {3, 0}, {2, 0}}, n);
+    gather.params = {static_cast<uint64_t>(n)};
+    gather.scratch_bytes = 64;  // only calls with scratch may report
+    gather.nodes = "node embed";
+    plan.calls = {gather};
+    return plan;
+}
+
 struct Arrays {
     std::vector<float> x = std::vector<float>(n), y = std::vector<float>(n);
     explicit Arrays(float start) {

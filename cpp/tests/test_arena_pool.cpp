@@ -1,5 +1,5 @@
-// Arenas that executors share: over the simulated driver the order of runs that use one arena in turn, and
-// over a device whose calls take as long as the test wants what other threads can do meanwhile.
+// Arenas that executors share. With the simulated driver: the order of runs that use one arena, one after the
+// other. With a backend whose calls block until the test releases them: what other threads can do meanwhile.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -20,7 +20,7 @@ using namespace simulated;
 
 namespace {
 
-constexpr int64_t arena_bytes = 1 << 16;  // of each plan, so that all runs take the same arena
+constexpr int64_t arena_bytes = 1 << 16;  // the same for each plan, so that all runs use the same arena
 
 std::unique_ptr<Executor> pooled(const std::shared_ptr<CudaBackend>& on, Plan plan,
                                  const std::shared_ptr<ArenaPool>& arenas) {
@@ -28,16 +28,6 @@ std::unique_ptr<Executor> pooled(const std::shared_ptr<CudaBackend>& on, Plan pl
     auto result = Executor::create(on, std::move(plan), 1, arenas);
     REQUIRE_MESSAGE(result.status.ok(), result.status.message);
     return std::move(result.value);
-}
-
-// y[i] = x[at[i]], where `at` is passed as the weight. An index out of range is reported.
-Plan picking(CudaBackend& on) {
-    Plan plan = chain(on, n);
-    KernelCall pick = call("pick", {{1, 0}, {3, 0}, {2, 0}}, n);
-    pick.params = {static_cast<uint64_t>(n)};
-    pick.scratch_bytes = 64;  // calls with scratch may report
-    plan.calls = {pick};
-    return plan;
 }
 
 struct Blocks {
@@ -55,9 +45,10 @@ Status run_stopped(Executor& executor, const WeightBindings& weights, const Bloc
     return executor.run(run);
 }
 
-// Where a thread waits until the test opens it, or until it is clear that nobody will.
+// A gate at which a thread waits until the test opens it, for at most five seconds.
 class Gate {
   public:
+    // Wait while the gate is closed. Called by the thread.
     void pass() {
         std::unique_lock<std::mutex> lock(mutex_);
         if (!closed_) return;
@@ -70,11 +61,12 @@ class Gate {
         closed_ = true;
         reached_ = expired_ = false;
     }
+    // Wait until the thread is at the gate.
     void await() {
         std::unique_lock<std::mutex> lock(mutex_);
         changed_.wait(lock, [&] { return reached_; });
     }
-    // Return true if the thread still waited.
+    // Let the thread pass. Return true if it still waited, false if its five seconds were over.
     bool open() {
         const std::lock_guard<std::mutex> lock(mutex_);
         closed_ = false;
@@ -88,11 +80,12 @@ class Gate {
     bool closed_ = false, reached_ = false, expired_ = false;
 };
 
-// A device of host memory with gates before its slow calls. It counts the bytes that are allocated.
+// A backend on host memory with gates before the calls that may block. It counts the bytes that are
+// allocated.
 class GatedBackend final : public Backend {
   public:
     Gate waiting, allocating;
-    std::atomic<size_t> refused{0};  // allocations of so many bytes fail
+    std::atomic<size_t> refused{0};  // an allocation of exactly this size fails
     std::atomic<int64_t> live{0}, peak{0};
 
     const char* name() const noexcept override { return "gated"; }
@@ -148,7 +141,7 @@ TEST_CASE("a run that fails before it uses its arena leaves the mark of the run 
     for (const bool host : {false, true}) {
         const auto on = backend();
         const auto arenas = std::make_shared<ArenaPool>(on);
-        const auto first = pooled(on, chain(*on, n), arenas), second = pooled(on, picking(*on), arenas),
+        const auto first = pooled(on, chain(*on, n), arenas), second = pooled(on, pick(*on), arenas),
                    third = pooled(on, chain(*on, n), arenas);
         const Weight w = Weight::filled(*on, 7), good = Weight::filled(*on, 1),
                      bad = Weight::filled(*on, 1234);
@@ -158,7 +151,8 @@ TEST_CASE("a run that fails before it uses its arena leaves the mark of the run 
         Arrays arrays(0);
         if (host) REQUIRE(run_host(*second, good.weights, arrays).ok());  // the arena has room for its copies
         REQUIRE(run_device(*second, bad.weights, *b.x, *b.y, {true, other->handle()}).ok());
-        REQUIRE(other->synchronize().ok());  // the report is known now
+        REQUIRE(
+            other->synchronize().ok());  // the report of the bad index is on the host, and fails the next run
         REQUIRE(run_device(*first, w.weights, *a.x, *a.y, {true, mine->handle()}).ok());
         const Status status = host ? run_host(*second, good.weights, arrays)
                                    : run_device(*second, good.weights, *b.x, *b.y, {true, other->handle()});

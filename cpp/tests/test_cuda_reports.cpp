@@ -1,31 +1,17 @@
-// Errors that kernels report: read at the end of a run, with the name of the call, once.
+// Errors that kernels report, such as an index out of range: each is returned once, with the name of the
+// call, by the run itself if it waits for the device, otherwise by a later call.
 #include "doctest/doctest.h"
 #include "simulated_cuda.h"
 
 using namespace xpurt;
 using namespace simulated;
 
-namespace {
-
-// y[i] = x[at[i]], where `at` is passed as the weight.
-Plan picking(CudaBackend& on) {
-    Plan plan = chain(on, n);
-    KernelCall pick = call("pick", {{1, 0}, {3, 0}, {2, 0}}, n);
-    pick.params = {static_cast<uint64_t>(n)};
-    pick.scratch_bytes = 64;  // calls with scratch may report
-    pick.nodes = "node embed";
-    plan.calls = {pick};
-    return plan;
-}
-
-}  // namespace
-
 TEST_CASE("an index out of range fails the run with the kernel's name, and the next run succeeds") {
     const auto on = backend();
-    const auto executor = make(on, picking(*on));
+    const auto executor = make(on, pick(*on));
     const Weight good = Weight::filled(*on, 7), bad = Weight::filled(*on, 1234);
     Arrays a(0);
-    for (int i = 0; i < 3; ++i) {  // as single launches, then as a graph
+    for (int i = 0; i < 3; ++i) {  // as single launches, then as a CUDA graph
         REQUIRE(run_host(*executor, good.weights, a).ok());
         CHECK(a.y[n - 1] == 7);
         const Status status = run_host(*executor, bad.weights, a);
@@ -38,7 +24,7 @@ TEST_CASE("an index out of range fails the run with the kernel's name, and the n
 
 TEST_CASE("a queued run's report is returned once, by the next wait for the device") {
     const auto on = backend();
-    const auto executor = make(on, picking(*on), 1);
+    const auto executor = make(on, pick(*on), 1);
     const Weight bad = Weight::filled(*on, -3);
     const auto x = on->block(4 * n, {}).value, y = on->block(4 * n, {}).value;
     auto mine = std::move(on->stream().value);
@@ -53,7 +39,7 @@ TEST_CASE("a queued run's report is returned once, by the next wait for the devi
 
 TEST_CASE("a queued run's report is returned by the next run of its context") {
     const auto on = backend();
-    const auto executor = make(on, picking(*on), 1);
+    const auto executor = make(on, pick(*on), 1);
     const Weight bad = Weight::filled(*on, -3), good = Weight::filled(*on, 1);
     const auto x = on->block(4 * n, {}).value, y = on->block(4 * n, {}).value;
     auto mine = std::move(on->stream().value);
@@ -70,8 +56,8 @@ TEST_CASE("a queued run's report is returned by the next run of its context") {
 
 TEST_CASE("a run in flight fails when a concurrent run's report is consumed") {
     const auto on = backend();
-    Plan plan = picking(*on);
-    const auto first = make(on, plan, 1), second = make(on, plan, 1);  // over one module
+    Plan plan = pick(*on);
+    const auto first = make(on, plan, 1), second = make(on, plan, 1);  // of the same module
     const Weight bad = Weight::filled(*on, 5000), good = Weight::filled(*on, 1);
     const auto x = on->block(4 * n, {}).value, y = on->block(4 * n, {}).value;
     auto mine = std::move(on->stream().value);
@@ -88,7 +74,7 @@ TEST_CASE("a run in flight fails when a concurrent run's report is consumed") {
 
 TEST_CASE("a run without reports copies nothing to the host") {
     const auto on = backend();
-    const auto executor = make(on, picking(*on), 1);
+    const auto executor = make(on, pick(*on), 1);
     const Weight good = Weight::filled(*on, 1);
     const auto x = on->block(4 * n, {}).value, y = on->block(4 * n, {}).value;
     auto mine = std::move(on->stream().value);

@@ -72,11 +72,12 @@ class DeviceId:
 class TargetConfig:
     """Hardware parameters for code generation. ``name`` begins with the kind of device: ``cuda_gpu``, ``cpu_wide``.
 
-    ``channel_alignment_bytes`` is in bytes, ``channel_tile`` and ``matmul_tile`` in elements, ``max_threadgroup_*`` in threads,
-    ``max_dispatches_per_batch`` in kernel launches per submission.
+    ``channel_alignment_bytes`` is the multiple that the bytes of a value's channels are padded to (1: not padded). ``channel_tile`` and
+    ``matmul_tile`` are in elements, ``max_threadgroup_*`` in threads, ``max_dispatches_per_batch`` in kernel launches per submission. On a CPU
+    the fields mean what the comment above ``CPU_WIDE`` says.
 
-    The last three fields describe one GPU. 0 means the default of the compute capability (``codegen.sm``); CPU kernels ignore them.
-    num_sms:          streaming multiprocessors. A program compiled for another count computes the same values.
+    The last three fields describe one GPU. 0 means the default of the compute capability (``codegen.cuda.sm``); CPU kernels ignore them.
+    num_sms:          streaming multiprocessors. A program also runs on a GPU with another number.
     smem_per_block:   maximum shared memory of a block in bytes, by opt-in at launch.
     max_cluster_size: maximum blocks of a thread block cluster; 1 on a GPU without clusters.
     """
@@ -96,7 +97,7 @@ class TargetConfig:
 
     @classmethod
     def named(cls, name: str) -> TargetConfig:
-        """Return the sizes for a GPU of ``GPUS``: ``TargetConfig.named("h100-sxm")``. Raises DeviceUnavailable for an unknown name."""
+        """Return the config for a GPU of ``GPUS``, by its name there (``"h100-sxm"``). Raises DeviceUnavailable for an unknown name."""
         gpu = GPUS.get(name.lower())
         if gpu is None:
             near = difflib.get_close_matches(name.lower(), GPUS, n=1)
@@ -126,14 +127,15 @@ CUDA_GPU = TargetConfig(
     max_threadgroup_3d_z=8,
     max_dispatches_per_batch=65535,
 )
+"""The example of the backend porting guide. The CUDA code generator changes two of its fields (``CUDA_GENERATED``)."""
 
 CUDA_GENERATED = replace(CUDA_GPU, name="cuda", channel_alignment_bytes=1, max_threadgroup_1d=256)
-"""The default of the CUDA code generator. Channels are packed, as cuDNN's and cuBLASLt's fast paths expect; blocks have 256 threads."""
+"""The default of the CUDA code generator. Channels are not padded, as cuDNN's and cuBLASLt's fast paths expect; blocks have 256 threads."""
 
-# CPU kernels interpret the same fields as follows: ``channel_tile`` is the number of output channels of a convolution's block,
-# ``matmul_tile`` the rows of a matrix product's register tile, ``max_threadgroup_1d`` the minimum elements of an elementwise task,
-# ``_2d`` the edge of a transpose's tile, ``_3d_xy`` the pixels and ``_3d_z`` the rows of a convolution's or pool's task, and
-# ``max_dispatches_per_batch`` the calls per submission.
+# On a CPU, where a task is the work that one thread takes at a time, ``channel_tile`` is the maximum number of filters of a convolution's
+# tile, ``matmul_tile`` the rows of a matrix product's register tile, ``max_threadgroup_1d`` the minimum elements of an elementwise task,
+# ``_2d`` the edge of a transpose's tile, ``_3d_z`` the maximum rows of a convolution's or pool's task, and ``_3d_xy`` times ``_3d_z`` the
+# maximum pixels of a convolution's task.
 CPU_WIDE = TargetConfig(
     name="cpu_wide",
     channel_alignment_bytes=1,
@@ -165,7 +167,7 @@ TARGETS: dict[str, TargetConfig] = {t.name: t for t in (CUDA_GPU, CPU_WIDE, CPU_
 
 @dataclass(frozen=True, slots=True)
 class GpuModel:
-    """One GPU product: the compute capability that code is generated for, and its streaming multiprocessors."""
+    """One GPU product: its compute capability, which code is generated for, and its number of streaming multiprocessors."""
 
     capability: str
     num_sms: int
@@ -184,4 +186,4 @@ GPUS: dict[str, GpuModel] = {
     "h200": GpuModel("sm_90", 132),
     "b200": GpuModel("sm_100", 148),
 }
-"""GPUs by the name that ``cuda:NAME`` and ``TargetConfig.named`` take."""
+"""GPUs by name: NAME in the target ``cuda:NAME`` and in ``TargetConfig.named(NAME)``."""

@@ -76,6 +76,10 @@ def test_export_for_a_viewer(xpu, program: Path, tmp_path: Path) -> None:
 def test_wrong_use(xpu, program: Path, model: Path, tmp_path: Path) -> None:
     assert xpu("inspect", program, "--entry", "other").code == 4
     assert xpu("inspect", model, "--source", "conv").code == 2
+    for name in ("m.txt", "m.JSON"):
+        done = xpu("inspect", program, "--export", tmp_path / name)
+        assert (done.code, (tmp_path / name).exists()) == (2, False)
+        assert "must end in .onnx or .json" in done.stderr
     cut = tmp_path / "cut.npubin"
     cut.write_bytes(program.read_bytes()[:-1])
     done = xpu("inspect", cut)

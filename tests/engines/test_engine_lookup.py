@@ -126,6 +126,12 @@ def test_third_parties_come_in_by_entry_points(tmp_path: Path) -> None:
     )
 
 
+def test_names_of_third_parties_have_upper_and_lower_case(tmp_path: Path) -> None:
+    distribution(tmp_path, "theirs", "1.5", entry="Theirs = theirs:PLUGIN", module=PLUGIN)
+    code = "from xpuruntime.engines import lookup; print(lookup('Theirs').title, lookup('theirs').title)"
+    assert run(tmp_path, code).strip() == "Theirs Theirs"
+
+
 @pytest.mark.parametrize(
     ("module", "text"),
     [

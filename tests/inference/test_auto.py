@@ -1,4 +1,4 @@
-"""engine="auto": a wrong candidate never wins, however fast; the choice is recorded and found again."""
+"""``engine="auto"``: the fastest candidate with correct results is chosen, and the choice is recorded for later sessions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytest.importorskip("openvino", reason="two engines are needed")
 
 
 class Distorted:
-    """A real executable whose answers are bent: what a miscompiled kernel looks like from outside."""
+    """A real executable whose results are multiplied by a factor, like those of a miscompiled kernel, or that is slow or fails."""
 
     def __init__(self, real, factor: float = 1.0, seconds: float = 0.0, fails: bool = False) -> None:
         self.real, self.factor, self.seconds, self.fails = real, factor, seconds, fails
@@ -50,7 +50,7 @@ def decide(model, *contenders: Contender, seconds: float = 20.0):
     return measure(model, contenders, sample_feeds(model.inputs), seconds)
 
 
-def test_the_fastest_right_one_wins_and_the_reference_judges(model, real) -> None:
+def test_the_fastest_candidate_that_matches_the_reference_is_chosen(model, real) -> None:
     decision, warnings = decide(
         model,
         Contender("slow", Distorted(real, seconds=0.004), DType.FLOAT32),
@@ -69,7 +69,7 @@ def test_the_fastest_right_one_wins_and_the_reference_judges(model, real) -> Non
     assert not warnings
 
 
-def test_without_a_reference_the_majority_judges(model, real) -> None:
+def test_without_a_reference_the_results_of_the_majority_are_correct(model, real) -> None:
     decision, _ = decide(
         model,
         Contender("wrong", Distorted(real, factor=0.5), DType.FLOAT32),
@@ -81,7 +81,7 @@ def test_without_a_reference_the_majority_judges(model, real) -> None:
     assert "took over" in decision.chosen.reason
 
 
-def test_two_that_disagree_without_a_judge_give_a_warning(model, real) -> None:
+def test_two_candidates_that_disagree_without_a_reference_give_a_warning(model, real) -> None:
     decision, warnings = decide(
         model,
         Contender("first", Distorted(real, seconds=0.002), DType.FLOAT32),
@@ -92,7 +92,7 @@ def test_two_that_disagree_without_a_judge_give_a_warning(model, real) -> None:
     assert "disagree" in warnings[0]
 
 
-def test_a_lower_precision_is_held_to_its_own_tolerance(model, real) -> None:
+def test_a_lower_precision_is_checked_with_its_own_tolerance(model, real) -> None:
     decision, _ = decide(
         model,
         Contender("f32", Distorted(real, seconds=0.002), DType.FLOAT32),
@@ -101,7 +101,7 @@ def test_a_lower_precision_is_held_to_its_own_tolerance(model, real) -> None:
     assert decision.chosen.name == "bf16"
 
 
-def test_the_choice_is_recorded_and_taken_again_and_another_model_is_measured_anew(path, tmp_path) -> None:
+def test_a_recorded_choice_is_used_again_for_the_same_model_only(path, tmp_path) -> None:
     decisions = []
     for _ in range(2):
         with xrt.InferenceSession(path, device="cpu", engine="auto", cache_dir=tmp_path) as sess:
@@ -116,8 +116,8 @@ def test_the_choice_is_recorded_and_taken_again_and_another_model_is_measured_an
         assert sess.plan.decision("engine").chosen.code is Reason.FASTEST
 
 
-def test_a_model_that_seeded_inputs_cannot_run_falls_to_the_order(tmp_path) -> None:
-    # The inner dims of the product must agree, and the recipe cannot know that a + 1 == b.
+def test_a_model_that_seeded_inputs_cannot_run_is_opened_by_the_order_of_preference(tmp_path) -> None:
+    # The inner dims of the product must be equal, but they have different names, so seeded inputs give them different sizes.
     nodes = [onnx.helper.make_node("MatMul", ["x", "y"], ["output"], name="mm")]
     proto = build_model(
         nodes,

@@ -328,9 +328,11 @@ programs = st.builds(
 )  # fmt: skip
 names = st.lists(words, max_size=2).map(tuple)
 regions = st.builds(LockedRegion, words, words, words, words, words, maps, names, names, names)
+pinned = {"version": 1, "execution": {"engine": "native", "target": "cpu"}}
 locks = st.builds(
-    Lock, st.fixed_dictionaries({"name": words, "digest": words, "format": words}), words, st.just({"version": 1}), st.just({"version": 1}),
-    st.integers(0, 64), maps, st.lists(programs, max_size=2).map(tuple), st.just(({"name": "a"},)), st.none() | st.integers(0, 64), words,
+    Lock, st.fixed_dictionaries({"name": words, "digest": words, "format": words}), words, st.just(pinned), st.just({"version": 1}),
+    st.integers(0, 64), maps, st.lists(programs, max_size=2).map(tuple), st.just(({"name": "a"},)), st.none() | st.integers(0, 64),
+    st.sampled_from(["", "float16"]),
     st.sampled_from(["error", "policy"]), words, maps, st.lists(regions, max_size=2).map(tuple),
 )  # fmt: skip
 
@@ -360,6 +362,12 @@ BROKEN: dict[str, Callable[[dict[str, Any]], Any]] = {
     "kernels that are a list": lambda d: resigned(d, programs=[d["programs"][0] | {"kernels": []}]),
     "a word that is no reaction": lambda d: resigned(d, on_mismatch="ignore"),
     "a model without a digest": lambda d: resigned(d, model={"name": "m"}),
+    "a policy without an engine": lambda d: resigned(d, policy={"version": 1}),
+    "a policy without a device": lambda d: resigned(
+        d, policy={"version": 1, "execution": {"engine": "native"}}
+    ),
+    "a policy whose section is a list": lambda d: resigned(d, policy=d["policy"] | {"execution": []}),
+    "a permit that is no dtype": lambda d: resigned(d, permit="half"),
 }
 
 

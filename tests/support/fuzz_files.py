@@ -266,7 +266,8 @@ def _plans_and_receipts() -> list[bytes]:
     )
     nodes = ({"name": "a", "op": "Conv", "kernel": "conv/generated"}, {"name": "b"})
     facts = {"name": "m", "digest": "0" * 64, "format": "onnx"}
-    lock = Lock(facts, "0" * 64, {"version": 1}, {"version": 1}, 2, {"native": "1"}, (program,), nodes)
+    policy = {"version": 1, "execution": {"engine": "native", "target": "cpu"}}
+    lock = Lock(facts, "0" * 64, policy, {"version": 1}, 2, {"native": "1"}, (program,), nodes)
     return [json.dumps(d).encode() for d in (plan.to_json(), receipt, lock.to_json())]
 
 

@@ -1,4 +1,4 @@
-// runtime/memory.cpp: the caching allocator.
+// runtime/memory.cpp: the caching allocator of host memory.
 #include "xpurt/memory.h"
 
 #include <algorithm>
@@ -12,8 +12,8 @@ const MemorySource host_source{[](void*, size_t bytes) { return std::aligned_all
 MemoryPool::~MemoryPool() { trim(); }
 
 void* MemoryPool::allocate(size_t bytes) noexcept {
-    if (bytes > SIZE_MAX / 2) return nullptr;
-    const size_t needed = whole_lines(std::max<size_t>(bytes, 1));
+    if (bytes > SIZE_MAX / 2) return nullptr;                       // rounding up would overflow
+    const size_t needed = whole_lines(std::max<size_t>(bytes, 1));  // each block has an address of its own
     const std::lock_guard<std::mutex> lock(mutex_);
     size_t size = needed;
     void* block = nullptr;
@@ -40,7 +40,7 @@ void MemoryPool::release(void* block) noexcept {
     if (block == nullptr) return;
     const std::lock_guard<std::mutex> lock(mutex_);
     const auto entry = live_.find(block);
-    if (entry == live_.end()) return;  // not allocated by this pool
+    if (entry == live_.end()) return;  // not allocated by this pool, or released before
     const size_t size = entry->second;
     live_.erase(entry);
     statistics_.live_bytes -= static_cast<int64_t>(size);
@@ -56,7 +56,7 @@ bool MemoryPool::owns(const void* memory, size_t bytes) const noexcept {
     const std::lock_guard<std::mutex> lock(mutex_);
     auto entry = live_.upper_bound(const_cast<void*>(memory));
     if (entry == live_.begin()) return false;
-    --entry;
+    --entry;  // the last block that does not begin after `memory`
     const auto offset =
         static_cast<size_t>(static_cast<const char*>(memory) - static_cast<char*>(entry->first));
     return offset <= entry->second && bytes <= entry->second - offset;

@@ -1,4 +1,4 @@
-"""``xpu inspect``: describe a model and which engines run it, a saved plan or receipt, or a compiled program."""
+"""``xpu inspect``: describe a model and which engines run it, a saved plan, receipt or lock, or a compiled program."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 __all__ = ["inspect"]
 
-_MAX_PLAN_BYTES = 1 << 30
+_MAX_JSON_BYTES = 1 << 30
+_ALL_PASSES = 3
+"""The highest level of optimization."""
 
 
 @command
@@ -25,11 +27,11 @@ def inspect(
         str,
         typer.Argument(
             metavar="MODEL|PLAN.json|RECEIPT.json|FILE.lock|PROGRAM.npubin",
-            help="A model, a plan saved by explain, a receipt saved by run, or a compiled program.",
+            help="A model, a plan saved by explain, a receipt saved by run, a lock, or a compiled program.",
         ),
     ],
     device: Annotated[
-        str, typer.Option("--device", "-d", help="Device for which engines are asked for support.")
+        str, typer.Option("--device", "-d", help="Show which engines support a model on this device.")
     ] = "cpu",
     nodes: Annotated[
         bool,
@@ -55,7 +57,7 @@ def inspect(
         Path | None,
         typer.Option(
             metavar="OUT.onnx|OUT.json",
-            help="Write a program, plan or receipt for viewers: an ONNX graph (Netron; of a program, one node per kernel call), or"
+            help="Write a program, plan, receipt or lock for viewers: an ONNX graph (Netron; of a program, one node per kernel call), or"
             " a graph with node data (Model Explorer).",
         ),
     ] = None,
@@ -70,14 +72,16 @@ def inspect(
     """
     from ..inference.models.programs import holds_program
 
-    is_file = Path(model).suffix.lower() in (".json", ".lock")
+    is_program = holds_program(model)
+    is_json = not is_program and Path(model).suffix.lower() in (".json", ".lock")
+    if export is not None and export.suffix not in (".onnx", ".json"):
+        raise typer.BadParameter(f"must end in .onnx or .json; got {export}", param_hint="--export")
     if html is not None:
-        _page(model, html, is_file or holds_program(model))
-    other_viewer = export is not None and (is_file or export.suffix == ".json")
-    if export is not None and other_viewer and (is_file or holds_program(model)):
-        _export(model, export)
-        export = None
-    if holds_program(model):
+        _write_page(model, html, is_model=not (is_json or is_program))
+    if export is not None and (is_json or (is_program and export.suffix == ".json")):
+        _write_for_viewers(model, export)
+        export = None  # else inspect_program writes the ONNX graph, which depends on --entry
+    if is_program:
         if passes:
             raise typer.BadParameter("--passes needs a model; this is a compiled program")
         from . import inspect_program
@@ -85,14 +89,14 @@ def inspect(
         return inspect_program.describe(model, buffers=nodes, source=source, export=export, entry=entry)
     if source or export or entry:
         raise typer.BadParameter(
-            "--source and --entry need a compiled program (.npubin), --export also takes plans"
+            "--source and --entry need a compiled program (.npubin); --export needs a program, plan, receipt or lock"
         )
     if passes:
-        return _passes(model, options.parse_sizes(shape), nodes, only or 3)
+        return _trace_passes(model, options.parse_sizes(shape), only, diffs=nodes)
     if shape or only:
         raise typer.BadParameter("--shape and --only need --passes")
-    if is_file:
-        return _plan_or_receipt(Path(model), nodes)
+    if is_json:
+        return _plan_receipt_or_lock(Path(model), nodes)
     from ..workbench.inspection import inspect_model
 
     with progress(f"reading {model}"):
@@ -105,52 +109,51 @@ def inspect(
     return CommandResult(document, lambda: _show(inspection, nodes))
 
 
-def _passes(model: str, shapes: dict[str, int], diffs: bool, level: str | int) -> CommandResult:
+def _trace_passes(model: str, shapes: dict[str, int], passes: str, *, diffs: bool) -> CommandResult:
+    """Run the passes of ``--only`` (all without it) and return what each changed, with ``diffs`` every change."""
     from dataclasses import asdict
 
     from ..passes.trace import trace_table
     from ..workbench.programs.compile_model import trace_model
 
     with progress(f"running the passes on {model}"):
-        traces = trace_model(model, shapes=shapes, passes=level)
+        traces = trace_model(model, shapes=shapes, passes=passes or _ALL_PASSES)
     document = {"model": model, "passes": [asdict(t) for t in traces]}
     return CommandResult(document, lambda: print_text(trace_table(traces, diffs=diffs).rstrip()))
 
 
-def _page(path: str, html: Path, has_plan: bool) -> None:
+def _write_page(path: str, html: Path, *, is_model: bool) -> None:
     """Write the page of a plan, receipt, lock or program. Raise BadParameter for a model."""
     from ..workbench.pages.page import write_page
     from ..workbench.pages.receipt_page import snapshot_page
     from ..workbench.review.files import read_snapshot
 
-    if not has_plan:
+    if is_model:
         message = "needs a plan, a receipt, a lock or a program; for a model use xpu explain --html"
         raise typer.BadParameter(message, param_hint="--html")
     write_page(html, snapshot_page(read_snapshot(path)))
     print_note(f"wrote {html}")
 
 
-def _export(path: str, export: Path) -> None:
-    """Write the files for other viewers. Raise BadParameter for another suffix."""
+def _write_for_viewers(path: str, export: Path) -> None:
+    """Write a plan, receipt, lock or program for Netron (``.onnx``) or Model Explorer (``.json``)."""
     from ..workbench.pages.viewers import write_for_viewers
     from ..workbench.review.files import read_snapshot
 
-    if export.suffix not in (".onnx", ".json"):
-        raise typer.BadParameter(f"must end in .onnx or .json; got {export}", param_hint="--export")
     print_note("wrote " + ", ".join(map(str, write_for_viewers(export, read_snapshot(path)))))
 
 
-def _plan_or_receipt(path: Path, nodes: bool) -> CommandResult:
+def _plan_receipt_or_lock(path: Path, nodes: bool) -> CommandResult:
     from ..errors import FormatError
     from ..profiler.receipt import Receipt
     from ..program.plan import Plan
     from ..storage.files import read_regular
 
     try:
-        text = read_regular(path, _MAX_PLAN_BYTES).decode("utf-8")
+        text = read_regular(path, _MAX_JSON_BYTES).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise FormatError(f"plan {path}", "cannot be read", got=error, do="Check the path.") from error
-    data = _plan_data(text)
+        raise FormatError(f"file {path}", "cannot be read", got=error, do="Check the path.") from error
+    data = _saved_data(text)
     if isinstance(data, dict) and data.get("format") == "xpuruntime-receipt":
         receipt = Receipt.from_json(data)
         return CommandResult(receipt.to_json(), lambda: print_text(receipt.text()))
@@ -164,14 +167,14 @@ def _plan_or_receipt(path: Path, nodes: bool) -> CommandResult:
     return CommandResult(plan.to_json(), lambda: print_text(plan.explain(nodes=nodes)))
 
 
-def _plan_data(text: str) -> Any:
-    """Return the plan or receipt of a JSON text, which may be the document of a command."""
+def _saved_data(text: str) -> Any:
+    """Parse a JSON text. Of what ``xpu explain --json`` or ``xpu run --receipt --json`` printed, return the plan or the receipt in it."""
     import json
 
     try:
         data = json.loads(text)
     except (ValueError, RecursionError):
-        return text  # Plan.from_json raises the error.
+        return text  # Plan.from_json rejects it with a FormatError
     if isinstance(data, dict) and "format" not in data:
         data = next((data[k] for k in ("receipt", "plan") if isinstance(data.get(k), dict)), data)
     return data
@@ -194,7 +197,7 @@ def _show(inspection: Inspection, nodes: bool) -> None:
         for family, ops in inspection.families.items()
     ]
     print_table("Ops by family", ("family", "nodes", "ops"), families, right=("nodes",))
-    answers = [
+    engines = [
         (
             e.engine,
             e.device,
@@ -203,11 +206,13 @@ def _show(inspection: Inspection, nodes: bool) -> None:
         )
         for e in inspection.engines
     ]
-    print_table("Engines", ("engine", "device", "supported", "reason"), answers)
+    print_table("Engines", ("engine", "device", "supported", "reason"), engines)
     if nodes:
         print_table("Nodes", ("op", "name"), [(n.op, n.name) for n in m.nodes])
 
 
 def _parameters_text(p: Parameters) -> str:
-    kinds = ", ".join(f"{count:,} {dtype}" for dtype, count in p.by_dtype.items())
-    return f"{p.elements:,} parameters in {p.tensors} tensors, {p.bytes / 2**20:.1f} MiB ({kinds or 'none'})"
+    by_dtype = ", ".join(f"{count:,} {dtype}" for dtype, count in p.by_dtype.items())
+    return (
+        f"{p.elements:,} parameters in {p.tensors} tensors, {p.bytes / 2**20:.1f} MiB ({by_dtype or 'none'})"
+    )

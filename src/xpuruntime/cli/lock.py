@@ -88,9 +88,9 @@ def _show(result: LockResult) -> None:
 
 def show_lock(lock: Lock) -> None:
     """Print what a lock pins: engines, regions, kernels by shape bucket, and validators."""
-    devices = dict.fromkeys(r.device for r in lock.regions) or (lock.policy["execution"]["target"],)
-    where = f"{' + '.join(lock.engines)} on {' + '.join(devices)}, {lock.threads} threads"
-    print_line(f"{lock.model['name']} on {where}: plan {lock.plan[:12]}")
+    engines, devices = (" + ".join(names) for names in (lock.engines, lock.devices))
+    where = f"{engines} on {devices}" if engines and devices else "no engine"
+    print_line(f"{lock.model['name']} on {where}, {lock.threads} threads: plan {lock.plan[:12]}")
     for region in lock.regions:
         count = f"{len(region.nodes)} step{'s' if len(region.nodes) != 1 else ''}"
         unread = "" if region.outputs else ", which nothing reads"

@@ -1,6 +1,6 @@
-"""Engines: vendor runtimes and the native one, each of which executes whole regions. Importing this package imports no vendor.
+"""Engines: vendor runtimes and the native one. Each executes whole models, or regions of them. Importing this package imports no vendor.
 
-``lookup("onnxrt")`` -> the ``EnginePlugin`` of a name or alias. Built-in engines are listed in ``ENGINES``; other packages add theirs
+``lookup("onnxrt")`` returns the ``EnginePlugin`` of a name or alias. Built-in engines are listed in ``ENGINES``; other packages add theirs
 by the entry-point group ``xpuruntime.engines``.
 """
 
@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 from ..errors import EngineUnavailable
 from ..plugins.loader import EnginePlugin, entry_points, load_dotted
 
-if TYPE_CHECKING:  # mypy compares the functions of our engines' modules with the protocols
+if (
+    TYPE_CHECKING
+):  # never run: mypy checks that the modules of built-in engines have the functions of the protocols
     from ..inference.native import engine as native
     from ..protocols import Engine, HasKernelOptions, StoppableLoad
     from .onnxruntime import engine as onnxruntime
@@ -30,7 +32,6 @@ if TYPE_CHECKING:  # mypy compares the functions of our engines' modules with th
 
 __all__ = ["ENGINES", "engine_names", "lookup"]
 
-# In the built-in order of preference.
 ENGINES: dict[str, str] = {
     "onnxruntime": "xpuruntime.engines.onnxruntime.plugin:PLUGIN",
     "openvino": "xpuruntime.engines.openvino.plugin:PLUGIN",
@@ -38,6 +39,7 @@ ENGINES: dict[str, str] = {
     "qnn": "xpuruntime.engines.qnn.plugin:PLUGIN",
     "native": "xpuruntime.engines.native.plugin:PLUGIN",
 }
+"""Name of each built-in engine -> dotted name of its plug-in, in the default order of preference."""
 
 
 def engine_names() -> tuple[str, ...]:
@@ -46,9 +48,9 @@ def engine_names() -> tuple[str, ...]:
 
 
 def lookup(name: str) -> EnginePlugin:
-    """Return the plugin of an engine by name or alias, in upper or lower case.
+    """Return the plug-in of an engine by its name, or by an alias of a built-in engine, in upper or lower case.
 
-    Raises EngineUnavailable for an unknown name (with the nearest known one), and a third-party plugin that cannot be imported.
+    Raises EngineUnavailable for an unknown name, with the most similar known one, and for a third-party plug-in that cannot be imported.
     """
     key = name.strip().lower()
     if key in ENGINES:
@@ -56,8 +58,9 @@ def lookup(name: str) -> EnginePlugin:
     for plugin in map(_built_in, ENGINES):
         if key in plugin.aliases:
             return plugin
-    if key in entry_points("xpuruntime.engines"):
-        return _third_party(key)
+    third_party = {entry.lower(): entry for entry in entry_points("xpuruntime.engines")}
+    if key in third_party:
+        return _third_party(third_party[key])
     names = [*engine_names(), *(a for e in map(_built_in, ENGINES) for a in e.aliases)]
     near = difflib.get_close_matches(key, names, n=1)
     raise EngineUnavailable(

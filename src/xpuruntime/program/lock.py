@@ -1,7 +1,8 @@
-"""Lock: every free choice of a session as data, so that another process repeats it without measuring or choosing.
+"""Lock: every choice of a session (or a DAGExecutor) as data, so that another process repeats them without measuring or choosing.
 
 A lock is a JSON file. It names the engine, the device, the precision, the threads and, for the native engine, the kernel of every call
-with its code and configuration, by shape bucket. Validators are the facts under which the choices hold.
+with its code and configuration. Kernels depend on shapes, so the lock has one program for each shape bucket, that is, for each set of
+sizes of the model's symbolic dims. Validators are the facts under which the choices hold, such as versions and the device.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 
 from ..errors import FormatError, LockChange
 from ..storage.files import read_regular, write_atomic
+from ..types import DType
 from .plan import Plan
 from .program import CompiledProgram, ExecutionPlan
 
@@ -33,7 +35,7 @@ __all__ = [
 
 FORMAT, VERSION = "xpuruntime-lock", 2
 ON_MISMATCH = ("error", "policy")
-"""Actions if a validator fails: an error, or a session without the lock under the policy that the lock was made from."""
+"""Actions if a validator fails: raise LockError, or open the session without the lock, under the policy that the lock was made from."""
 _MAX_BYTES = 1 << 28
 _DO = "Write the lock again (xpu lock, or lock() of the session or DAGExecutor)."
 
@@ -42,9 +44,10 @@ _DO = "Write the lock again (xpu lock, or lock() of the session or DAGExecutor).
 class LockedCall:
     """One kernel call: the model's nodes and IR ops, the kernel, its code and its configuration.
 
-    code:   the function's name, which ends in a digest of its source; for a library's kernel, the library's name of it.
-    config: launch sizes and parameters: ``tasks``, ``grain``, ``scratch_bytes``, ``param.*``, ``option.*``.
-    implementation: the algorithm that a library reports (cuBLASLt's algorithm, cuDNN's engine).
+    code:    name of the generated function, which ends in a digest of its source; name of the library's function for a library call.
+    library: the library that computes the call, such as ``cublasLt``; empty for generated code.
+    config:  launch sizes and parameters: ``tasks``, ``grain``, ``scratch_bytes``, ``param.*``, ``option.*``.
+    implementation: the algorithm that the library reports (cuBLASLt's algorithm, cuDNN's engine); empty for generated code.
     """
 
     nodes: tuple[str, ...]
@@ -60,9 +63,13 @@ class LockedCall:
 class LockedProgram:
     """The program of one shape bucket, of the whole model or of one region.
 
-    region: the region that it computes; empty for the whole model.
-    shapes: sizes of symbolic dims. target: ``cpu:x86-64-v4``. digest: of everything that the program is built from.
-    compilers: the compilers of its binaries, with version and flags. kernels: the kernel of each call (``compiler.locked``).
+    region:    the region that it computes; empty for the whole model.
+    shapes:    sizes of the symbolic dims: the shape bucket.
+    target:    device and instruction set, such as ``cpu:x86-64-v4``.
+    digest:    digest of everything that the program is built from.
+    compilers: the compilers of its binaries, with version and flags.
+    calls:     the kernel calls as they were compiled, to compare with.
+    kernels:   the choices to compile with: key of a call -> kernel (``compiler.locked``).
     """
 
     shapes: Mapping[str, int]
@@ -78,10 +85,11 @@ class LockedProgram:
 
 @dataclass(frozen=True, slots=True)
 class LockedRegion:
-    """A region of a model on several engines: its engine and its borders.
+    """A region of a model on several engines: its engine, its nodes, its inputs and its outputs.
 
-    engine, version, device, precision, options: as they ran. nodes: names of its IR nodes, in order.
-    inputs, outputs: names of the values that cross its border.
+    engine, version, device, precision, options: as they ran.
+    nodes: names of its IR nodes, in execution order.
+    inputs, outputs: names of the values that enter and leave the region.
     """
 
     id: str
@@ -97,17 +105,21 @@ class LockedRegion:
 
 @dataclass(frozen=True, slots=True)
 class Lock:
-    """The choices of one session.
+    """The choices of one session, or of one DAGExecutor.
 
-    model:      name, digest and format. plan: digest of the plan (``plan_digest``).
-    policy:     the policy document that names every choice. original: the document that the lock was made from.
+    model:       name, digest and format. The format ``ir`` marks the lock of a DAGExecutor.
+    plan:        digest of the plan (``plan_digest``).
+    policy:      the policy document that names every choice.
+    original:    the policy document that the lock was made from.
     threads, original_threads: CPU threads of the locked session, and as requested (None: not requested).
-    permit:     a lower precision that the request permitted (``float16``), or empty.
-    programs:   those of the native engine, one for each shape bucket (and region); empty for a vendor's engine.
-    validators: name and value of each fact that must be the same. on_mismatch: one of ``ON_MISMATCH``.
-    nodes:      name, op, family, engine, device, precision and kernel of each node, for ``xpu diff`` and ``xpu check``.
+    permit:      a lower precision that the request permitted (``float16``), or empty.
+    programs:    programs of the native engine, one for each shape bucket and region; empty if it computes nothing.
+    validators:  name and value of each fact that must be the same.
+    on_mismatch: one of ``ON_MISMATCH``.
+    nodes:       name, op, family, engine, device, precision and kernel of each node, for ``xpu diff`` and ``xpu check``.
+    version:     version of xpuruntime that wrote the lock.
     kernel_times: the file of measured times that chose kernels, with its digest and facts; empty without one. It is not read again.
-    regions:    those of a model on several engines, in an execution order; empty for one engine.
+    regions:     regions of a model on several engines, in an execution order; empty for one engine.
     """
 
     model: Mapping[str, str]
@@ -127,17 +139,17 @@ class Lock:
 
     @property
     def kernels(self) -> dict[str, str]:
-        """Return the kernel of each call of every program."""
-        return {key: word for program in self.programs for key, word in program.kernels.items()}
+        """Return the kernels of all programs, by the key of the call."""
+        return {key: kernel for program in self.programs for key, kernel in program.kernels.items()}
 
     def kernels_of(self, region: str) -> dict[str, str]:
-        """Return the kernel of each call of every shape bucket of a region."""
-        return {key: word for p in self.programs if p.region == region for key, word in p.kernels.items()}
+        """Return the kernels of a region's programs, by the key of the call."""
+        return {key: kernel for p in self.programs if p.region == region for key, kernel in p.kernels.items()}
 
     def program(self, shapes: Mapping[str, int], region: str = "") -> LockedProgram | None:
         """Return the program of a shape bucket of a region, or None."""
-        mine = (p for p in self.programs if p.region == region)
-        return next((p for p in mine if dict(p.shapes) == dict(shapes)), None)
+        of_region = (p for p in self.programs if p.region == region)
+        return next((p for p in of_region if dict(p.shapes) == dict(shapes)), None)
 
     @property
     def of_dag(self) -> bool:
@@ -146,19 +158,27 @@ class Lock:
 
     @property
     def writer(self) -> str:
-        """Return what writes such a lock, for texts."""
+        """Return the call or command that writes such a lock, for messages."""
         return "DAGExecutor.lock()" if self.of_dag else "xpu lock"
 
     @property
     def engines(self) -> tuple[str, ...]:
         """Return the engines that the lock names, each once."""
-        mine = [r.engine for r in self.regions] or [str(self.policy.get("execution", {}).get("engine"))]
-        return tuple(dict.fromkeys(mine))
+        return tuple(dict.fromkeys(r.engine for r in self.regions)) or self._in_policy("engine")
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """Return the devices that the lock names, each once."""
+        return tuple(dict.fromkeys(r.device for r in self.regions)) or self._in_policy("target")
+
+    def _in_policy(self, field: str) -> tuple[str, ...]:
+        """Return a field of the policy's execution section; nothing if a DAGExecutor's policy does not have it."""
+        value = self.policy.get("execution", {}).get(field)
+        return () if value is None else (str(value),)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data, which ``from_json`` reads, with a digest of its content."""
-        body = dataclasses.asdict(self)
-        plain: dict[str, Any] = json.loads(json.dumps(body))
+        plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))  # tuples become lists
         return {"format": FORMAT, "format_version": VERSION, "digest": _digest(plain), **plain}
 
     @classmethod
@@ -174,7 +194,7 @@ class Lock:
 
     @classmethod
     def read(cls, lock: object) -> tuple[Lock, str]:
-        """Return a lock that a user gave as itself, as its file or as its data, and its name for texts. Raises FormatError."""
+        """Return a lock and its name for messages. ``lock``: a Lock, the path of its file, or its data as a mapping. Raises FormatError."""
         if isinstance(lock, Lock):
             return lock, lock.model["name"]
         if isinstance(lock, str | os.PathLike):
@@ -190,7 +210,7 @@ class Lock:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Lock:
-        """Read a lock file. Raises FormatError if it is truncated, damaged, newer, or no lock."""
+        """Read a lock file. Raises FormatError if it is truncated, damaged, of another release's format, or not a lock."""
         who = f"lock {os.fspath(path)}"
         try:
             data = json.loads(read_regular(Path(path), _MAX_BYTES).decode("utf-8"))
@@ -210,7 +230,10 @@ def _digest(plain: Mapping[str, Any]) -> str:
 
 
 def plan_digest(plan: Plan) -> str:
-    """Return the sha256 of what runs where: regions, nodes with their kernels, transfers. Reasons and measured times do not count."""
+    """Return the sha256 of the parts of a plan that say what runs where: regions, nodes with their kernels, and transfers.
+
+    Reasons and measured times are not part of it.
+    """
     regions = [[r.id, r.engine, r.engine_version, r.device, r.precision, r.threads] for r in plan.regions]
     nodes = [[n.name, n.op, n.domain, n.region, n.kernel] for n in plan.nodes]
     transfers = [[t.value, t.source, t.destination, t.shared] for t in plan.transfers]
@@ -226,7 +249,11 @@ def locked_program(
     kernels: Mapping[str, str],
     region: str = "",
 ) -> LockedProgram:
-    """Return the record of a program's plan. ``implementations``: what libraries report, call by call."""
+    """Return the record of a program for one shape bucket.
+
+    plan:            the program's plan that runs.
+    implementations: the algorithm that the library of each call reports; calls beyond its end have none.
+    """
     calls = tuple(
         LockedCall(
             c.nodes,
@@ -261,7 +288,7 @@ def locked_program(
 
 
 def changes_between(locked: LockedProgram, here: LockedProgram) -> tuple[LockChange, ...]:
-    """Return what differs between a program in a lock and the program here."""
+    """Return the differences between a program of a lock and the program that this machine compiles for the same shapes (``here``)."""
     changes: list[LockChange] = [
         (name, old, new)
         for name, old, new in (
@@ -273,7 +300,7 @@ def changes_between(locked: LockedProgram, here: LockedProgram) -> tuple[LockCha
     ]
     for old, new in zip(locked.calls, here.calls, strict=False):
         changes += _call_changes(old, new)
-    if not changes and locked.digest != here.digest:
+    if not changes and locked.digest != here.digest:  # the digest says that something differs, but not what
         changes.append(("digest of the program", locked.digest, here.digest))
     return tuple(changes)
 
@@ -306,30 +333,35 @@ def _lock(data: Any) -> Lock:
     plain = {k: v for k, v in data.items() if k not in ("format", "format_version", "digest")}
     fields = {f.name for f in dataclasses.fields(Lock)}
     if set(plain) != fields:
-        raise ValueError(f"fields {sorted(set(plain) ^ fields)}")
+        raise ValueError(f"missing or unknown fields {sorted(set(plain) ^ fields)}")
     if data["digest"] != _digest(plain):
-        raise ValueError(
-            "the content does not match its digest; a lock is written by xpu lock and not edited"
-        )
+        raise ValueError("the content does not match its digest; a lock must not be edited")
     if plain["on_mismatch"] not in ON_MISMATCH:
         raise ValueError(f"on_mismatch {str(plain['on_mismatch'])[:20]!r}")
+    if plain["permit"] not in ("", *(d.value for d in DType)):
+        raise ValueError(f"permit {str(plain['permit'])[:20]!r}")
     requested = plain["original_threads"]
-    return Lock(
-        _texts(plain["model"], ("name", "digest", "format")),
+    lock = Lock(
+        _text_dict(plain["model"], ("name", "digest", "format")),
         _text(plain["plan"]),
         _object(plain["policy"]),
         _object(plain["original"]),
         _count(plain["threads"]),
-        _texts(plain["validators"]),
+        _text_dict(plain["validators"]),
         tuple(map(_program, plain["programs"])),
-        tuple(_texts(n, ("name",)) for n in plain["nodes"]),
+        tuple(_text_dict(n, ("name",)) for n in plain["nodes"]),
         None if requested is None else _count(requested),
         _text(plain["permit"]),
         plain["on_mismatch"],
         _text(plain["version"]),
-        _texts(plain["kernel_times"]),
+        _text_dict(plain["kernel_times"]),
         tuple(map(_region, plain["regions"])),
     )
+    execution = _object(lock.policy.get("execution", {}))
+    if not (lock.regions or lock.of_dag):  # the policy alone names the engine and the device
+        _text(execution["engine"])
+        _text(execution["target"])
+    return lock
 
 
 def _region(data: Mapping[str, Any]) -> LockedRegion:
@@ -339,10 +371,10 @@ def _region(data: Mapping[str, Any]) -> LockedRegion:
         _text(data["version"]),
         _text(data["device"]),
         _text(data["precision"]),
-        _texts(data["options"]),
-        _list(data["nodes"]),
-        _list(data["inputs"]),
-        _list(data["outputs"]),
+        _text_dict(data["options"]),
+        _text_list(data["nodes"]),
+        _text_list(data["inputs"]),
+        _text_list(data["outputs"]),
     )
 
 
@@ -351,23 +383,23 @@ def _program(data: Mapping[str, Any]) -> LockedProgram:
         {str(k): _count(v) for k, v in data["shapes"].items()},
         _text(data["target"]),
         _text(data["digest"]),
-        _list(data["compilers"]),
+        _text_list(data["compilers"]),
         tuple(map(_call, data["calls"])),
         _count(data["arena_bytes"]),
         _count(data["weight_bytes"]),
-        _texts(data["kernels"]),
+        _text_dict(data["kernels"]),
         _text(data["region"]),
     )
 
 
 def _call(data: Mapping[str, Any]) -> LockedCall:
     return LockedCall(
-        _list(data["nodes"]),
-        _list(data["ops"]),
+        _text_list(data["nodes"]),
+        _text_list(data["ops"]),
         _text(data["kernel"]),
         _text(data["code"]),
         _text(data["library"]),
-        _texts(data["config"]),
+        _text_dict(data["config"]),
         _text(data["implementation"]),
     )
 
@@ -378,7 +410,7 @@ def _text(value: object) -> str:
     return value
 
 
-def _list(values: object) -> tuple[str, ...]:
+def _text_list(values: object) -> tuple[str, ...]:
     if not isinstance(values, list):
         raise ValueError(f"must be a list, not {type(values).__name__}")
     return tuple(map(_text, values))
@@ -396,7 +428,7 @@ def _object(value: object) -> dict[str, Any]:
     return value
 
 
-def _texts(value: object, required: tuple[str, ...] = ()) -> dict[str, str]:
+def _text_dict(value: object, required: tuple[str, ...] = ()) -> dict[str, str]:
     texts = {_text(k): _text(v) for k, v in _object(value).items()}
     if missing := [k for k in required if k not in texts]:
         raise ValueError(f"{missing[0]} is missing")

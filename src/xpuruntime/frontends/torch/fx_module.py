@@ -1,4 +1,4 @@
-"""Import of an FX graph of ATen ops, as PyTorch's compiler hands it to a backend: every tensor from outside is an input."""
+"""Import of an FX graph of ATen ops, as PyTorch's compiler hands it to a backend: parameters and buffers are inputs, like every tensor."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ __all__ = ["import_fx", "memory_order"]
 
 
 def memory_order(tensor: Any) -> tuple[int, ...] | None:
-    """Return the dims of a tensor from the outermost to the innermost in memory, if ``tensor.permute(order)`` is contiguous and tensor is not."""
+    """Return the order of dims for which ``tensor.permute(order)`` is contiguous, from the outermost dim in memory to the innermost.
+
+    None if the tensor is contiguous as it is, or in no order of its dims.
+    """
     if tensor.is_contiguous():
         return None
     order = tuple(sorted(range(tensor.dim()), key=lambda d: (-tensor.stride(d), d)))
@@ -31,10 +34,11 @@ def memory_order(tensor: Any) -> tuple[int, ...] | None:
 def import_fx(module: Any, name: str, orders: Mapping[str, Sequence[int]] = MappingProxyType({})) -> Graph:
     """Return the graph of an FX module of functional ATen ops with static shapes, whose nodes have PyTorch's fake results (``meta["val"]``).
 
-    Inputs have the placeholders' names, outputs are ``output0``, ``output1`` ... in the order of the results that are tensors. An op without
-    an exact form is an ``opaque`` node with its reason. Every node's source has the name of its FX node.
-    orders: input or result -> the order of its dims in memory (``memory_order``); the graph's input or output then has its dims in that order.
-    Raises ModelError.
+    Inputs have the placeholders' names. Outputs are ``output0``, ``output1`` ..., one for each result that is a node. An op that the IR cannot
+    represent exactly becomes an ``opaque`` node, which has the reason. The source of a node has the name of the FX node that it comes from.
+    orders: name of an input's or a result's FX node -> the order of its dims in memory (``memory_order``). The graph's input or output then has
+            its dims in that order. Others have PyTorch's order.
+    Raises ModelError for an input or a result that is not a tensor of a dtype of the IR, and for symbolic sizes.
     """
     nodes = list(module.graph.nodes)
     builder = ImportBuilder(name, {n.name for n in nodes})
@@ -45,20 +49,20 @@ def import_fx(module: Any, name: str, orders: Mapping[str, Sequence[int]] = Mapp
         if node.op == "placeholder":
             try:
                 spec = spec_of(node.meta["val"], symbols)
-            except (NotLowered, AttributeError, KeyError) as no:
-                reason = getattr(no, "reason", "it is not a tensor")
+            except (NotLowered, AttributeError, KeyError) as error:
+                reason = getattr(error, "reason", "it is not a tensor")
                 raise ModelError(
                     who,
                     f"has an input {node.name!r} that the IR cannot represent",
                     got=reason,
                     do="Pass tensors of ordinary dtypes.",
-                ) from no
+                ) from error
             if spec.symbols:
                 raise ModelError(
                     who,
-                    "has sizes that are not known",
+                    "has symbolic sizes",
                     got=f"{node.name}: {spec}",
-                    do="Compile with dynamic=False, or mark the sizes as dynamic.",
+                    do="Compile with dynamic=False.",
                 )
             lowering.values[node] = TensorRef(_input(builder, node.name, spec, orders.get(node.name)))
     lowering.nodes(nodes)
@@ -80,9 +84,9 @@ def import_fx(module: Any, name: str, orders: Mapping[str, Sequence[int]] = Mapp
 
 
 def _input(builder: ImportBuilder, name: str, spec: TensorSpec, order: Sequence[int] | None) -> str:
-    """Declare an input, and return the value with its dims in PyTorch's order."""
+    """Declare an input with its dims in memory order, and return its value with the dims in PyTorch's order."""
     if order is None:
         return builder.input(name, spec)
-    dense = replace(spec, shape=tuple(spec.shape[d] for d in order))
-    value: str = builder.permute(builder.input(name, dense), dims=[order.index(d) for d in range(len(order))])
-    return value
+    in_memory = replace(spec, shape=tuple(spec.shape[d] for d in order))
+    inverse = [order.index(d) for d in range(len(order))]
+    return str(builder.permute(builder.input(name, in_memory), dims=inverse))

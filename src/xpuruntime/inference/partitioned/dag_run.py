@@ -1,4 +1,4 @@
-"""One run of a partitioned model. Values that cross region borders are counted and copied once; every region is timed."""
+"""One run of a model that is partitioned into regions: each region's call, and the copies of values between memories, which are counted."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ if TYPE_CHECKING:
 __all__ = ["DagRun", "Timer", "Watch"]
 
 Watch: TypeAlias = dict[str, tuple[Mapping[str, Any], Mapping[str, int]]]
-"""The inputs of each region in one run, and the sizes of that run, by region."""
+"""Region id -> the inputs of the region in one run, and the sizes of symbolic dims that were known then."""
 
 RegionCall: TypeAlias = Callable[[int, Mapping[str, Any]], Sequence[Any]]
-"""A function that runs a region by its index."""
+"""A function that runs the region of an index with values by name, and returns the region's outputs in order."""
 
 
 class Timer:
-    """Seconds of every region of one run, by index."""
+    """Measurement of the seconds of every region of one run, by index."""
 
     def __init__(self, clock: Callable[[], int]) -> None:
         self._clock = clock
         self.seconds: dict[int, float] = {}
 
     def around(self, work: RegionCall) -> RegionCall:
-        """Wrap a region call with timing."""
+        """Return a region call that also records its time, until the results are computed."""
 
         def timed(index: int, values: Mapping[str, Any]) -> Sequence[Any]:
             start = self._clock()
             results = work(index, values)
             for value in results:
                 if isinstance(value, DeviceBuffer):
-                    value.settle()  # a region on a device only queues its work
+                    value.settle()  # wait: a region on a device only queues its work
             self.seconds[index] = (self._clock() - start) / 1e9
             return results
 
@@ -51,7 +51,15 @@ class Timer:
 
 
 class DagRun:
-    """One run, with counters of values that cross region borders. on_device: its outputs stay on the device."""
+    """One run of a DAGExecutor, with its counters.
+
+    on_device: the outputs stay in the memory of the executor's device.
+    counts:    regions that ran, values that crossed from one region to another, copies and their bytes.
+    moved:     region -> copies by direction (``h2d``, ``d2h``, ``p2p``), their bytes, those between regions (``inner_h2d`` ...), and
+               waits for a device.
+
+    A value is copied to a memory at most once, whichever regions read it there. Regions of several threads may call ``work`` at a time.
+    """
 
     def __init__(
         self,
@@ -73,7 +81,7 @@ class DagRun:
     def work(self, index: int, values: Mapping[str, Any]) -> Sequence[Any]:
         """Run a region. Raises RunError if the run was stopped."""
         if self.stopped is not None and self.stopped():
-            raise RunError(self.executor._who, "the run was ended", do="Start another.")
+            raise RunError(self.executor._who, "the run was stopped", do="Run again.")
         placed = self.executor._regions[index]
         region = placed.work.region
         crossing = sum(v in self._made for v in region.inputs)
@@ -95,10 +103,10 @@ class DagRun:
         return results
 
     def _bring(self, region: str) -> Callable[[Mapping[str, Any], RuntimeBackend | None], Mapping[str, Any]]:
-        """Return a function that moves values to the region's memory, copied at most once for all regions there."""
+        """Return a function that copies a region's inputs to its memory, if they are not there. destination: None: host memory."""
 
-        def bring(values: Mapping[str, Any], place: RuntimeBackend | None) -> Mapping[str, Any]:
-            return {n: self._moved(region, n, v, place) for n, v in values.items()}
+        def bring(values: Mapping[str, Any], destination: RuntimeBackend | None) -> Mapping[str, Any]:
+            return {n: self._moved(region, n, v, destination) for n, v in values.items()}
 
         return bring
 
@@ -110,58 +118,66 @@ class DagRun:
         """Return a value that the next run reads, in host memory."""
         return self._moved("", name, value, None)
 
-    def _moved(self, region: str, name: str, value: Any, place: RuntimeBackend | None) -> Any:
-        """Return a value in a device's memory, or the host's. region: the region that reads it; empty for the caller. Raise PolicyError for a
-        forbidden copy.
+    def _moved(self, region: str, name: str, value: Any, destination: RuntimeBackend | None) -> Any:
+        """Return a value in the memory of a destination, copied there if it is elsewhere.
+
+        region:      the region that reads the value; empty for the caller.
+        destination: None: host memory.
+        Raise PolicyError for a copy between regions that the policy forbids.
         """
         home = value.backend if isinstance(value, DeviceBuffer) else None
-        if home is place or (home is not None and place is not None and place.shares_memory(home)):
+        if home is destination or (
+            home is not None and destination is not None and destination.shares_memory(home)
+        ):
             return value
-        key = id(value), "" if place is None else str(place.device)
+        key = id(value), "" if destination is None else str(destination.device)
         with self._lock:
             if key not in self._copies:
-                inner = bool(region) and name in self._made
-                if home is None or place is None:
+                inner = (
+                    bool(region) and name in self._made
+                )  # from a region to a region, where the policy's limits apply
+                if home is None or destination is None:
                     directions: tuple[str, ...] = ("h2d",) if home is None else ("d2h",)
                     if inner:
                         self._check(region, name, directions)
-                    copied = self._copied(name, value, place)
+                    copied = self._copied(name, value, destination)
                 else:
-                    copied, directions = self._crossed(region if inner else "", name, value, place)
+                    copied, directions = self._crossed(region if inner else "", name, value, destination)
                 self._copies[key] = value, copied  # keeps the value alive, so that its id stays unique
                 self._count(region, name, _size(value), directions)
             return self._copies[key][1]
 
-    def _copied(self, name: str, value: Any, place: RuntimeBackend | None) -> Any:
-        """Return a copy of a value of the host on a device, or the other way round."""
+    def _copied(self, name: str, value: Any, destination: RuntimeBackend | None) -> Any:
+        """Return a copy of a host array on a device, or of a device's buffer on the host."""
 
         def copy() -> Any:
-            return value.to_numpy() if place is None else DeviceBuffer.from_numpy(value, place)
+            return value.to_numpy() if destination is None else DeviceBuffer.from_numpy(value, destination)
 
         if trace.RING is None:
             return copy()
         return trace.timed(
-            f"{'wait and copy to the host' if place is None else 'copy to the device'}: {name}", copy
+            f"{'wait and copy to the host' if destination is None else 'copy to the device'}: {name}", copy
         )
 
     def _crossed(
-        self, region: str, name: str, value: DeviceBuffer, place: RuntimeBackend
+        self, region: str, name: str, value: DeviceBuffer, destination: RuntimeBackend
     ) -> tuple[DeviceBuffer, tuple[str, ...]]:
-        """Return a copy on another device, and the directions that it took: ``p2p``, or through the host if the devices do not reach each other.
+        """Return a copy on another device, and its directions: ``p2p``, or ``d2h`` and ``h2d`` through the host where peer access is absent.
 
-        region: the region that reads it, if the policy's limits apply.
+        region: the region that reads the value, if the policy's limits apply; otherwise empty.
         """
-        if region and not _reaches(place, value.backend):
+        if region and not _reaches(destination, value.backend):
             self._check(region, name, ("d2h", "h2d"))
 
         def copy() -> tuple[DeviceBuffer, bool]:
-            return place.take(value)
+            return destination.take(value)
 
-        text = f"copy from {value.backend.device} to {place.device}: {name}"
+        text = f"copy from {value.backend.device} to {destination.device}: {name}"
         copied, direct = copy() if trace.RING is None else trace.timed(text, copy)
         return copied, ("p2p",) if direct else ("d2h", "h2d")
 
     def _count(self, region: str, name: str, size: int, directions: tuple[str, ...]) -> None:
+        """Count a copy for the region that reads it; for the caller's, for the region that computed it (if none did, for any)."""
         self.counts.update(copies=len(directions), bytes=size * len(directions))
         owner = region or self._home.get(name, next(iter(self._home.values()), ""))
         counts: Counter[str] = Counter()
@@ -174,7 +190,7 @@ class DagRun:
         self.moved.setdefault(owner, Counter()).update(counts)
 
     def _check(self, region: str, name: str, directions: tuple[str, ...]) -> None:
-        """Raise PolicyError if the policy forbids a copy inside a run."""
+        """Raise PolicyError if the policy's limits of transfers forbid a copy between regions. A copy to the host also waits (``sync``)."""
         limits = self.executor._transfers
         fields = [f for d in directions for f in ((d, "sync") if d == "d2h" else (d,))]
         for field in fields:
@@ -184,11 +200,11 @@ class DagRun:
                 text = (
                     f"value {name!r} is copied to {side} inside a run, for {', '.join(map(repr, nodes[:3]))}"
                 )
-                do = "Place these nodes and their neighbors on one device, or allow the copy with any."
+                do = f"Place these nodes and their neighbors on one device, or allow the copy with {field}: any."
                 raise transfer_error(self.executor._who, field, limits[field], [text], do)
 
     def _learn(self, names: Sequence[str], results: Sequence[Any]) -> None:
-        """Bind sizes that a region's results determine."""
+        """Bind symbolic sizes that are known only from a region's results, such as the number of nonzero elements."""
         graph = self.executor.graph
         for name, result in zip(names, results, strict=True):
             spec = graph.values[name].spec
@@ -201,6 +217,10 @@ def _size(value: Any) -> int:
     return int(value.size_bytes if isinstance(value, DeviceBuffer) else value.nbytes)
 
 
-def _reaches(place: RuntimeBackend, other: RuntimeBackend) -> bool:
+def _reaches(destination: RuntimeBackend, other: RuntimeBackend) -> bool:
     """Return True if a copy between two devices needs no host memory."""
-    return isinstance(place, CudaBackend) and isinstance(other, CudaBackend) and place.reaches_peer(other)
+    return (
+        isinstance(destination, CudaBackend)
+        and isinstance(other, CudaBackend)
+        and destination.reaches_peer(other)
+    )

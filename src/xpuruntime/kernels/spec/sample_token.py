@@ -1,4 +1,7 @@
-"""``sample_token``: the calls that kernels support, and the update of the counts in place."""
+"""The base class of kernels of ``sample_token``, which draws the next token of each text of a batch from its logits.
+
+The op also returns the counts (how often each token was generated), with those of the drawn tokens incremented.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,11 @@ LOGITS, COUNTS, SETTINGS, NUMBERS = range(4)
 
 
 class SampleToken(Kernel):
-    """Base class of ``sample_token``, which writes one element of each row of the counts. They are updated in place, or copied first."""
+    """Base class of the kernels of ``sample_token`` on CPUs and GPUs: the calls that are supported, and the update of the counts.
+
+    A call writes one element of each row of the counts. If nothing reads the old counts later, they are updated in place; otherwise they are
+    copied first.
+    """
 
     name: str = "search/generated"
     ops: tuple[str, ...] = ("sample_token",)
@@ -30,10 +37,10 @@ class SampleToken(Kernel):
 
     @abstractmethod
     def sampled(self, call: NodeCall, target: CodegenTarget) -> tuple[tuple[Stage, ...], tuple[int, ...]]:
-        """Return the stages that sample and count, and the sizes of their temps in bytes."""
+        """Return the stages that draw the tokens and increment their counts, and the sizes of the stages' temps in bytes."""
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
-        """Return yes for dense rows of floats up to 32 bits, and fewer than 2**31 tokens."""
+        """Return yes for logits of 16 or 32 bits with contiguous rows and a vocabulary of fewer than 2**31 tokens."""
         logits = call.tensor(LOGITS).spec
         if logits.dtype not in FLOATS - {DType.FLOAT64}:
             return refuse(logits.dtype, "sample_token")
@@ -41,11 +48,13 @@ class SampleToken(Kernel):
         if any(s.physical.strides[-1] != 1 and sizes(s)[-1] != 1 for s in specs):
             return Support.no(Reason.SHAPE_UNSUPPORTED, "rows must be contiguous")
         if not all(sizes(logits)) or sizes(logits)[1] >= 2**31:
-            return Support.no(Reason.SHAPE_UNSUPPORTED, "no tokens, or 2**31 and more")
+            return Support.no(
+                Reason.SHAPE_UNSUPPORTED, "the logits must have rows, and 1 to 2**31 - 1 tokens"
+            )
         return Support.yes()
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
-        """Return the copy of the counts, dropped if they are updated in place, and the stages that sample."""
+        """Return the stage that copies the counts, which the compiler drops if they are updated in place, and the stages that sample."""
         spec = call.outputs[1]
         move = Move(Box.of("out1", spec), Box.of("in1", call.tensor(COUNTS).spec))
         copy = self._write_moves("stays", [move], ("in1", "out1"), spec.dtype, target, copies=True)

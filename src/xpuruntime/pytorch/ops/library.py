@@ -1,9 +1,9 @@
 """Registration of a training op with torch.library: schema, kernels, fake tensors, autograd and vmap, from one ``TrainingOp``.
 
 ``xpuruntime::layer_norm(Tensor? x, ..., int dims, float eps, int demand) -> Tensor[]`` runs the formula of forward, and
-``xpuruntime::layer_norm_backward(Tensor? grad, ..., bool[] wanted, int demand) -> Tensor[]`` that of backward, for the gradients that
-are wanted. Both run on PyTorch's operators where no program can be had. PyTorch differentiates ``eager_backward`` for gradients of
-gradients.
+``xpuruntime::layer_norm_backward(Tensor? grad, ..., bool[] wanted, int demand) -> Tensor[]`` runs the formula of backward and returns only
+the gradients for which ``wanted`` is True. ``demand`` is the number of the policy under which the op runs (``requests``). Where no program
+runs a formula, PyTorch's operators compute the op (``eager``, ``eager_backward``). Gradients of gradients are those of ``eager_backward``.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ Tensors: TypeAlias = "Sequence[torch.Tensor]"
 
 @dataclass(frozen=True, slots=True)
 class TrainingOp:
-    """One op with its backward.
+    """One op with its backward. The functions take operands and then attributes, in the order of the formula.
 
     family:         its op family in policies.
     attributes:     name -> type of forward's attributes, in the formula's order.
-    eager:          results by PyTorch's operators, from operands and attributes in order.
-    eager_backward: gradients by differentiable operators of PyTorch, from backward's operands and attributes in order.
-    shapes:         shape of each result, from operands and attributes in order.
-    dtypes:         dtype of each result, from the same. By default each has the first operand's.
-    gradients:      operands that have gradients, in the order of ``wanted``.
-    gradient_shapes: shape of each gradient, from backward's operands and attributes in order.
-    gradient_dtypes: dtype of each gradient, from the same. By default each has that of ``grad``.
+    eager:          computes the results with PyTorch's operators.
+    eager_backward: computes the gradients with differentiable operators of PyTorch, from backward's operands and attributes.
+    shapes:         returns the shape of each result.
+    dtypes:         returns the dtype of each result. By default each has the first operand's.
+    gradients:      names of the operands that have gradients, in the order of ``wanted``.
+    gradient_shapes: returns the shape of each gradient, from backward's operands and attributes.
+    gradient_dtypes: returns the dtype of each gradient, from the same. By default each has that of ``grad``.
     saved:          operands of backward after ``grad``: names of forward's operands, or ``result0``, ``result1`` ...
-    backward_attributes: name -> type of backward's attributes but ``wanted``; ``backward_values`` computes them from forward's operands
-                    and attributes. By default they are forward's.
+    backward_attributes: name -> type of backward's attributes without ``wanted``. By default they are forward's.
+    backward_values: computes the values of ``backward_attributes`` from forward's operands and attributes.
     one_gradient:   True if only the first result has a gradient.
-    rows:           True if every operand may have more leading dims than its own, so that vmap is one call.
+    rows:           True if the op accepts leading dims before those of every operand, so that vmap needs only one call.
     """
 
     name: str
@@ -67,7 +67,7 @@ class TrainingOp:
 
     @property
     def of_backward(self) -> Mapping[str, str]:
-        """Return name -> type of backward's attributes but ``wanted``."""
+        """Return name -> type of backward's attributes without ``wanted``."""
         return self.attributes if self.backward_attributes is None else self.backward_attributes
 
 
@@ -76,9 +76,9 @@ _ops: dict[str, TrainingOp] = {}
 
 
 def call(name: str, *args: Any) -> list[torch.Tensor]:
-    """Call a registered op: operands, attributes, and the number of the demand.
+    """Call a registered op. args: operands, attributes, and the number of the demand.
 
-    Inside a transform of ``torch.func`` PyTorch's own operators compute it, unless the op has a form for ``torch.vmap``.
+    Inside a transform of ``torch.func`` PyTorch's own operators compute the op. Under ``torch.vmap`` alone, an op with ``rows`` runs as it is.
     """
     if not torch.compiler.is_compiling():
         reason, op = active_transform(), _ops[name]
@@ -112,7 +112,12 @@ def define(
     backward: Callable[..., tuple[Any, ...]],
     save: Callable[..., None],
 ) -> None:
-    """Define one op of the library on the host and on CUDA, with its fake results and its gradients."""
+    """Define one op of the library on CPU and CUDA.
+
+    compute:  computes the results.
+    fake:     returns empty results, for tracing.
+    backward: computes the gradients of all arguments from those of the results (``setup_context`` of torch.library is ``save``).
+    """
     name = schema.partition("(")[0]
     full = f"{LIBRARY}::{name}"
     _library.define(schema)
@@ -166,6 +171,8 @@ def _hashable(value: Any) -> Any:
 
 
 def _fake(op: TrainingOp) -> Callable[..., list[torch.Tensor]]:
+    """Return the function of forward's empty results, which PyTorch traces with."""
+
     def fake(*args: Any) -> list[torch.Tensor]:
         first = next(a for a in args if isinstance(a, torch.Tensor))
         shapes = op.shapes(*args[:-1])
@@ -181,8 +188,8 @@ def _fake_backward(op: TrainingOp) -> Callable[..., list[torch.Tensor]]:
         dtypes = (
             [args[0].dtype] * len(shapes) if op.gradient_dtypes is None else op.gradient_dtypes(*args[:-2])
         )
-        rows = zip(shapes, dtypes, args[-2], strict=True)
-        return [args[0].new_empty(shape, dtype=dtype) for shape, dtype, wanted in rows if wanted]
+        gradients = zip(shapes, dtypes, args[-2], strict=True)
+        return [args[0].new_empty(shape, dtype=dtype) for shape, dtype, wanted in gradients if wanted]
 
     return fake
 
@@ -204,6 +211,7 @@ def _save(op: TrainingOp) -> Callable[..., None]:
 
 
 def _first_order(op: TrainingOp) -> Callable[..., tuple[Any, ...]]:
+    """Return forward's function of gradients: one call of backward for each result that has a gradient, added up."""
     positions = [op.forward.operands.index(n) for n in op.gradients]
     arguments = len(op.forward.operands) + len(op.attributes) + 1
 
@@ -213,13 +221,12 @@ def _first_order(op: TrainingOp) -> Callable[..., tuple[Any, ...]]:
         for i, grad in enumerate(grads[:1] if op.one_gradient else grads):
             if grad is None or not any(wanted):
                 continue
-            attributes = (
-                ctx.attributes if i == 0 else ("none", *ctx.attributes[1:])
-            )  # z of linear has no activation
+            # Only linear has a second result with a gradient: the sum before the activation, so this gradient passes no activation.
+            attributes = ctx.attributes if i == 0 else ("none", *ctx.attributes[1:])
             operands = (grad, *ctx.saved_tensors)
-            got = iter(_dispatch(f"{op.name}_backward", *operands, *attributes, wanted, ctx.demand))
-            for position in (p for p, w in zip(positions, wanted, strict=True) if w):
-                value = next(got)
+            values = _dispatch(f"{op.name}_backward", *operands, *attributes, wanted, ctx.demand)
+            wanted_positions = [p for p, w in zip(positions, wanted, strict=True) if w]
+            for position, value in zip(wanted_positions, values, strict=True):
                 results[position] = value if results[position] is None else results[position] + value
         return tuple(results)
 
@@ -233,29 +240,32 @@ def _save_all(ctx: Any, inputs: tuple[Any, ...], output: list[torch.Tensor]) -> 
 
 
 def _second_order(op: TrainingOp) -> Callable[..., tuple[Any, ...]]:
-    """Differentiate ``eager_backward`` with PyTorch's autograd."""
+    """Return backward's function of gradients, which runs ``eager_backward`` and differentiates it with PyTorch's autograd."""
 
     def gradients(ctx: Any, grads: list[torch.Tensor | None]) -> tuple[Any, ...]:
         args = list(ctx.others)
         with torch.enable_grad():
             for position, tensor in zip(ctx.tensors, ctx.saved_tensors, strict=True):
-                keep = tensor.is_floating_point() and ctx.needs_input_grad[position]
-                # Gradients are taken with respect to views: a saved result has a history, which leads to the saved operands.
-                args[position] = tensor.view_as(tensor) if tensor.requires_grad and keep else tensor.detach()
-            values = op.eager_backward(*args[:-2])
-            outputs = [v for v, wanted in zip(values, args[-2], strict=True) if wanted]
+                has_gradient = tensor.is_floating_point() and ctx.needs_input_grad[position]
+                # Differentiate with respect to views: a saved result was computed from the saved operands, and their gradients must not
+                # contain the path through it.
+                args[position] = (
+                    tensor.view_as(tensor) if tensor.requires_grad and has_gradient else tensor.detach()
+                )
+            all_outputs = op.eager_backward(*args[:-2])
+            outputs = [v for v, wanted in zip(all_outputs, args[-2], strict=True) if wanted]
         pairs = [(o, g) for o, g in zip(outputs, grads, strict=True) if g is not None and o.requires_grad]
         positions = [p for p in ctx.tensors if ctx.needs_input_grad[p]]
         results: list[Any] = [None] * len(args)
         if pairs and positions:
-            got = torch.autograd.grad(
+            values = torch.autograd.grad(
                 [o for o, _ in pairs],
                 [args[p] for p in positions],
                 [g for _, g in pairs],
                 create_graph=torch.is_grad_enabled(),
                 allow_unused=True,
             )
-            for position, value in zip(positions, got, strict=True):
+            for position, value in zip(positions, values, strict=True):
                 results[position] = value
         return tuple(results)
 
@@ -266,7 +276,7 @@ def _second_order(op: TrainingOp) -> Callable[..., tuple[Any, ...]]:
 
 
 def _vmap(op: TrainingOp) -> Callable[..., tuple[Any, Any]]:
-    """Call the op once: the mapped dim becomes the first of every operand."""
+    """Return the function that runs a mapped call as one call, with the mapped dim as the first dim of every operand."""
 
     def batched(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[Any, Any]:
         moved = [
@@ -280,4 +290,5 @@ def _vmap(op: TrainingOp) -> Callable[..., tuple[Any, Any]]:
 
 
 def _leading(tensor: torch.Tensor, dim: int | None, size: int) -> torch.Tensor:
+    """Move the mapped dim to the front; repeat a tensor that is not mapped."""
     return tensor.expand(size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)

@@ -1,19 +1,23 @@
 // needs: pool
-// pool_window: windows of up to two dims, their sizes known. A thread has V output elements that are contiguous (channels, or one column)
-// in R lines below each other, whose windows share rows of the input: each is read and reduced once.
+// pool_window: pooling over windows of one size in up to two spatial dims, with all sizes known when the kernel is compiled.
 //
-// W names the sizes of one call (kernels/cuda/pool.py): out, kernel, stride, dilation, begin (padding before the input), limit (where the
-// input ends), divisor_end (where an average's divisor stops counting), strides of x and y, `along` (channels, if they are contiguous, else 1).
+// A thread computes V x R results: V contiguous channels (one, if channels are not contiguous) in R consecutive output lines of a column. The
+// windows of these lines overlap, so a row of the input is read and reduced once for all of them.
+//
+// W has the sizes of one call (kernels/cuda/pool.py). Per spatial dim: out, kernel, stride, dilation, begin (padding before the input), limit
+// (end of the input) and divisor_end (end of the elements that an average's divisor counts). Strides x and y of image, channel, line and
+// column. `along`: the number of channels if they are contiguous, else 1. `gathers`: true to use `window_gathered`. `divides`: the divisor of
+// an average if the model fixes it, else 0.
 
 namespace pool {
 
-// a / n with 1 / n known: the quotient's rest, times that, mends its last place (Markstein, 1990).
-INLINE float quotient(float a, float n, float each) {
-    const float near = a * each, rest = fma(-near, n, a);
-    return rest == rest ? fma(rest, each, near) : near;  // infinity leaves no rest
+// a / n, correctly rounded, from inverse = 1 / n: the remainder of the approximate quotient corrects its last bit (Markstein, 1990).
+INLINE float quotient(float a, float n, float inverse) {
+    const float approximate = a * inverse, remainder = fma(-approximate, n, a);
+    return remainder == remainder ? fma(remainder, inverse, approximate) : approximate;  // the remainder of an infinity is NaN
 }
 
-// A reduction of windows, for V elements at a time.
+// The accumulators of V windows, which one reduction Op (Max, FloatMean ...) of the part `pool` updates.
 template <class Op, class S, int V> struct PackReduction {
     typedef loaded<S> value;
     typedef typename Op::template sum<value> sum;
@@ -33,23 +37,23 @@ template <class Op, class S, int V> struct PackReduction {
     }
     INLINE_MEMBER pack<S, V> end(double n, const Windows &w) const {
         unpacked<S, V> v;
-        const float each = 1.0f / (float)n;
+        const float inverse = 1.0f / (float)n;
 #pragma unroll
         for (int u = 0; u < V; ++u) {
-            if constexpr (same<Op, FloatMean> && same<value, float>) v.at[u] = quotient(at[u], (float)n, each);
+            if constexpr (same<Op, FloatMean> && same<value, float>) v.at[u] = quotient(at[u], (float)n, inverse);
             else v.at[u] = raw<value>(Op::end(at[u], n, w));
         }
         return encoded(v);
     }
 };
 
-#if defined(__CUDACC_RTC__)
+#if defined(__CUDACC_RTC__)  // maxima by PTX instructions that propagate NaN; a host compiler uses the template above
 INLINE float max_nan(float a, float b) {
     float y;
     asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
     return y;
 }
-template <class S> INLINE uint32_t largest_pair(uint32_t a, uint32_t b) {
+template <class S> INLINE uint32_t max_nan_pair(uint32_t a, uint32_t b) {
     uint32_t y;
     if constexpr (same<S, bf16>) asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
     else asm("max.NaN.f16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
@@ -76,7 +80,7 @@ template <int V> struct PackReduction<Max, float, V> {
         return y;
     }
 };
-template <class S, int V> struct Pairs {  // 16-bit maxima are computed in packed pairs
+template <class S, int V> struct Pairs {  // maxima of 16-bit floats, two in a register
     static constexpr int N = (V + 1) / 2;
     uint32_t at[N];
     static INLINE_MEMBER Pairs of(const pack<S, V> &x) {
@@ -85,14 +89,14 @@ template <class S, int V> struct Pairs {  // 16-bit maxima are computed in packe
         return r;
     }
     INLINE_MEMBER void start() {
-        const uint32_t least = same<S, bf16> ? 0xff80ff80u : 0xfc00fc00u;
+        const uint32_t least = same<S, bf16> ? 0xff80ff80u : 0xfc00fc00u;  // two times minus infinity
 #pragma unroll
         for (int i = 0; i < N; ++i) at[i] = least;
     }
     INLINE_MEMBER void add(const pack<S, V> &x, const Windows &) { join(of(x)); }
     INLINE_MEMBER void join(const Pairs &other) {
 #pragma unroll
-        for (int i = 0; i < N; ++i) at[i] = largest_pair<S>(at[i], other.at[i]);
+        for (int i = 0; i < N; ++i) at[i] = max_nan_pair<S>(at[i], other.at[i]);
     }
     INLINE_MEMBER pack<S, V> end(double, const Windows &) const {
         pack<S, V> y;
@@ -104,40 +108,44 @@ template <int V> struct PackReduction<Max, bf16, V> : Pairs<bf16, V> {};
 template <int V> struct PackReduction<Max, f16, V> : Pairs<f16, V> {};
 #endif
 
-// Along one dim, of windows in groups of R (1 along the second): tap k of a window that begins at o. Taps that are inside the input for every
-// window are not checked.
+// Tests of one dim D for tap k of a window that begins at input coordinate o, which is negative in the padding. Where a thread has R windows
+// along the dim, o is the beginning of the first one, and k continues into the others. A test that is true for all windows of the call is a
+// constant, so that no code is generated for it.
 template <class W, int D, int R = 1>
-constexpr int last_of = (W::out[D] - 1) / R * R * W::stride[D] - W::begin[D];  // where the last window begins
-template <class W, int D> constexpr bool never_empty = W::begin[D] < W::kernel[D] && last_of<W, D> < W::limit[D] && W::dilation[D] == 1;
+constexpr int last_begin = (W::out[D] - 1) / R * R * W::stride[D] - W::begin[D];  // the largest o
+// True if every window has an element of the input. Dilation is 1, so the window has the element of the input nearest to each of its taps.
+template <class W, int D> constexpr bool never_empty = W::begin[D] < W::kernel[D] && last_begin<W, D> < W::limit[D] && W::dilation[D] == 1;
 template <class W, int D, int R = 1> constexpr bool may_precede(int k) { return k * W::dilation[D] < W::begin[D]; }
-template <class W, int D, int R = 1> constexpr bool may_pass(int k) { return last_of<W, D, R> + k * W::dilation[D] >= W::limit[D]; }
+template <class W, int D, int R = 1> constexpr bool may_pass(int k) { return last_begin<W, D, R> + k * W::dilation[D] >= W::limit[D]; }
 
-template <class W, int D, int R = 1> INLINE bool in(int o, int k) {
+template <class W, int D, int R = 1> INLINE bool is_inside(int o, int k) {
     const int coord = o + k * W::dilation[D];
     return (!may_precede<W, D, R>(k) || coord >= 0) && (!may_pass<W, D, R>(k) || coord < W::limit[D]);
 }
-template <class W, int D, int R = 1> INLINE int nearest_in(int o, int k) {
+template <class W, int D, int R = 1> INLINE int nearest_inside(int o, int k) {
     int coord = o + k * W::dilation[D];
     if (may_precede<W, D, R>(k)) coord = larger(coord, 0);
     if (may_pass<W, D, R>(k)) coord = smaller(coord, W::limit[D] - 1);
     return coord;
 }
-template <class W, int D> INLINE int inside(int o) {  // taps in the input
+// The number of a window's taps that are inside the input.
+template <class W, int D> INLINE int count_inside(int o) {
     int n = 0;
 #pragma unroll
-    for (int k = 0; k < W::kernel[D]; ++k) n += in<W, D>(o, k);
+    for (int k = 0; k < W::kernel[D]; ++k) n += is_inside<W, D>(o, k);
     return n;
 }
-template <class W, int D> INLINE int counting(int o) {
-    if constexpr (!W::padding_counts) return inside<W, D>(o);
-    else if constexpr (last_of<W, D> + (W::kernel[D] - 1) * W::dilation[D] < W::divisor_end[D]) return W::kernel[D];
+// The number of a window's taps that the divisor of an average counts.
+template <class W, int D> INLINE int divisor_taps(int o) {
+    if constexpr (!W::padding_counts) return count_inside<W, D>(o);
+    else if constexpr (last_begin<W, D> + (W::kernel[D] - 1) * W::dilation[D] < W::divisor_end[D]) return W::kernel[D];
     else {
         const int n = (W::divisor_end[D] - 1 - o) / W::dilation[D] + 1;
         return o >= W::divisor_end[D] ? 0 : n < W::kernel[D] ? n : W::kernel[D];
     }
 }
 
-// The identity of the reduction.
+// The identity of the reduction in every element.
 template <class Op, class S, int V> INLINE pack<S, V> identity_pack() {
     pack<S, V> r = {};
     if constexpr (same<Op, Max>) {
@@ -146,6 +154,7 @@ template <class Op, class S, int V> INLINE pack<S, V> identity_pack() {
     }
     return r;
 }
+// first ? a : b, by selects of 32-bit words.
 template <class S, int V> INLINE pack<S, V> select_pack(bool first, const pack<S, V> &a, const pack<S, V> &b) {
     if constexpr (sizeof a % 4) return first ? a : b;
     else {
@@ -159,35 +168,36 @@ template <class S, int V> INLINE pack<S, V> select_pack(bool first, const pack<S
     }
 }
 
-// Whether a line is in the window of a thread's r-th result.
+// True if an input line, counted from the first one of a thread, is in the window of the thread's r-th result.
 template <class W> constexpr bool in_window(int line, int r) { return line >= r * W::stride[0] && line < r * W::stride[0] + W::kernel[0]; }
 
-// R windows below each other, the first at (h, v): all loads are issued before the first use, at indices clamped to the input. Elements in
-// the padding are replaced by the identity; a maximum may use its neighbors twice.
+// Reduce the R windows of a thread, the first of which begins at line h and column v. All loads are issued before the first use, so they use
+// coordinates that are clamped to the input. What is loaded for the padding is replaced by the identity, except for a maximum whose windows
+// are never empty: there clamping gives another element of the window, which may be used twice.
 template <class Op, class S, int V, int R, class W>
 INLINE void window_gathered(PackReduction<Op, S, V> (&acc)[R], const S *x, int h, int v, const Windows &w) {
     typedef typename W::index I;
     constexpr int ROWS = W::kernel[0] + (R - 1) * W::stride[0], COLUMNS = W::kernel[1];
-    constexpr bool twice = same<Op, Max> && never_empty<W, 0> && never_empty<W, 1>;
+    constexpr bool clamping_is_exact = same<Op, Max> && never_empty<W, 0> && never_empty<W, 1>;
     pack<S, V> taps[ROWS][COLUMNS];
 #pragma unroll
     for (int a = 0; a < ROWS; ++a) {
-        const I row = (I)nearest_in<W, 0, R>(h, a) * (I)W::x[2];
+        const I row = (I)nearest_inside<W, 0, R>(h, a) * (I)W::x[2];
 #pragma unroll
         for (int b = 0; b < COLUMNS; ++b) {
             if (R > 1 && a % W::stride[0] >= W::kernel[0]) continue;
-            taps[a][b] = fetch<V>(x + (row + (I)nearest_in<W, 1>(v, b) * (I)W::x[3]), true);
+            taps[a][b] = fetch<V>(x + (row + (I)nearest_inside<W, 1>(v, b) * (I)W::x[3]), true);
         }
     }
 #pragma unroll
     for (int a = 0; a < ROWS; ++a) {
         if (R > 1 && a % W::stride[0] >= W::kernel[0]) continue;
-        PackReduction<Op, S, V> row_acc;  // each row is summed apart, so that errors of long sums stay small
+        PackReduction<Op, S, V> row_acc;  // a sum per row keeps rounding errors small, and the R windows share it
         row_acc.start();
 #pragma unroll
         for (int b = 0; b < COLUMNS; ++b) {
-            const bool there = twice || (in<W, 0, R>(h, a) && in<W, 1>(v, b));
-            row_acc.add(select_pack(there, taps[a][b], identity_pack<Op, S, V>()), w);
+            const bool is_valid = clamping_is_exact || (is_inside<W, 0, R>(h, a) && is_inside<W, 1>(v, b));
+            row_acc.add(select_pack(is_valid, taps[a][b], identity_pack<Op, S, V>()), w);
         }
 #pragma unroll
         for (int r = 0; r < R; ++r)
@@ -195,25 +205,25 @@ INLINE void window_gathered(PackReduction<Op, S, V> (&acc)[R], const S *x, int h
     }
 }
 
-// One window of any size.
+// Reduce one window of any size, which begins at line h and column v.
 template <class Op, class S, int V, class W>
 INLINE void window_loop(PackReduction<Op, S, V> &acc, const S *x, int h, int v, const Windows &w) {
     typedef typename W::index I;
 #pragma unroll 1
     for (int a = 0; a < W::kernel[0]; ++a) {
-        if (!in<W, 0>(h, a)) continue;
+        if (!is_inside<W, 0>(h, a)) continue;
         PackReduction<Op, S, V> row_acc;
         row_acc.start();
 #pragma unroll 4
         for (int b = 0; b < W::kernel[1]; ++b) {
             const I offset = (I)(h + a * W::dilation[0]) * (I)W::x[2] + (I)(v + b * W::dilation[1]) * (I)W::x[3];
-            if (in<W, 1>(v, b)) row_acc.add(fetch<V>(x + offset, true), w);
+            if (is_inside<W, 1>(v, b)) row_acc.add(fetch<V>(x + offset, true), w);
         }
         acc.join(row_acc);
     }
 }
 
-// Item e of the result: lines in groups of R, if `window_gathered` has registers for them and dilation is 1.
+// Compute the results of work item e. R is above 1 only where W::gathers is true and dilation is 1.
 template <class Op, class S, int V, int R, class W> INLINE void window(const S *x, S *y, uint32_t e, const Windows &w) {
     typedef typename W::index I;
     constexpr int GROUPS = (W::out[0] + R - 1) / R;
@@ -235,11 +245,11 @@ template <class Op, class S, int V, int R, class W> INLINE void window(const S *
     for (int r = 0; r < R; ++r) acc[r].start();
     if constexpr (W::gathers && W::limit[0] > 0 && W::limit[1] > 0) window_gathered<Op, S, V, R, W>(acc, x + from, h, v, w);
     else window_loop<Op, S, V, W>(acc[0], x + from, h, v, w);
-    const int across = counting<W, 1>(v);
+    const int across = divisor_taps<W, 1>(v);
 #pragma unroll
     for (int r = 0; r < R; ++r) {
         if (W::out[0] % R && line + r >= W::out[0]) break;
-        const double n = W::divides ? W::divides : (double)(counting<W, 0>(h + r * W::stride[0]) * across);
+        const double n = W::divides ? W::divides : (double)(divisor_taps<W, 0>(h + r * W::stride[0]) * across);
         put<V>(y + (to + r * (I)W::y[2]), acc[r].end(n, w), true);
     }
 }

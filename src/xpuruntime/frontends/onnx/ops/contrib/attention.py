@@ -7,7 +7,7 @@ from typing import NamedTuple
 from .....types import DimLike
 from ....not_lowered import NotLowered
 from ..context import OnnxLoweringContext, OpLowering, Results, may_equal, numbers
-from .heads import added, attend, cached, join_heads, padding_mask, split_heads, unpacked
+from .heads import append_to_cache, attend, join_heads, padding_mask, split_heads, sum_masks, unpack_heads
 from .indices import checked
 from .quant import dequantized
 
@@ -26,7 +26,7 @@ class _Projected(NamedTuple):
 
 
 def _projection(n: OnnxLoweringContext, joined: str, at: _Projected) -> Results:
-    """Lower attention of ``joined``, which has the queries, keys and values of all heads side by side."""
+    """Lower attention of ``joined``, whose last dim has the queries of all heads, then their keys, then their values."""
     if at.bias and n.opt(6) is not None:
         raise NotLowered("caches in a shared buffer are not supported")
     batch, length, total = n.spec_of(joined).shape
@@ -38,9 +38,12 @@ def _projection(n: OnnxLoweringContext, joined: str, at: _Projected) -> Results:
     if n.opt(at.past) is not None:
         past = n.spec(at.past).shape[3]
         caches = n.b.call("split", n.input(at.past), outputs=2, sizes=[1, 1], dim=0)
-        k, v = (cached(n, str(n.b.squeeze(c, dims=[0])), new) for c, new in zip(caches, (k, v), strict=True))
+        k, v = (
+            append_to_cache(n, str(n.b.squeeze(c, dims=[0])), new)
+            for c, new in zip(caches, (k, v), strict=True)
+        )
     bias = n.opt(at.bias) if at.bias else None
-    mask = added(n, padding_mask(n, at.mask, batch, past + length), bias)
+    mask = sum_masks(n, padding_mask(n, at.mask, batch, past + length), bias)
     y = attend(n, (q, k, v), mask, causal=bool(n.attr("unidirectional", 0)), offset=past)
     if not n.has_readers(1):
         return [y, None]
@@ -76,14 +79,14 @@ def _multi_head(n: OnnxLoweringContext) -> Results:
     past: DimLike = 0
     if n.opt(6) is not None:
         past = n.spec(6).shape[2]
-        k, v = cached(n, n.input(6), k), cached(n, n.input(7), v)
+        k, v = append_to_cache(n, n.input(6), k), append_to_cache(n, n.input(7), v)
     causal = bool(n.attr("unidirectional", 0))
     batch, _, length, _ = n.spec_of(q).shape
     keys = n.spec_of(k).shape[2]
     if causal and keys != past + length:
         # ONNX Runtime masks all queries but the last one.
         raise NotLowered("unidirectional attention needs as many keys as queries")
-    mask = added(n, padding_mask(n, 4, batch, keys, negative=True), n.opt(5))
+    mask = sum_masks(n, padding_mask(n, 4, batch, keys, negative=True), n.opt(5))
     return [attend(n, (q, k, v), mask, causal=causal, offset=past), k, v, None]
 
 
@@ -93,14 +96,14 @@ def _multi_head_operands(n: OnnxLoweringContext) -> tuple[str, str, str]:
     if rank == 5:
         if n.opt(3) is not None:
             raise NotLowered("a bias of packed queries, keys and values is not supported")
-        q, k, v = unpacked(n, n.x, 3)
+        q, k, v = unpack_heads(n, n.x, 3)
         return q, k, v
     if n.opt(1) is None:
         raise NotLowered("queries without keys are not supported")
     if n.spec(1).rank == 5:
         if n.opt(3) is not None:
             raise NotLowered("a bias of packed keys and values is not supported")
-        k, v = unpacked(n, n.input(1), 2)
+        k, v = unpack_heads(n, n.input(1), 2)
         return split_heads(n, n.x, heads), k, v
     values = [n.x, n.input(1), n.input(2)]
     split = [n.spec(i).rank == 3 for i in range(3)]  # keys and values of another text may have heads already

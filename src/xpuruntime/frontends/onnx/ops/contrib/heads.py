@@ -1,4 +1,4 @@
-"""Heads, masks and caches of ONNX Runtime's attention ops."""
+"""Attention of ONNX Runtime's attention ops: splitting and joining heads, masks as summands of scores, and caches of keys and values."""
 
 from __future__ import annotations
 
@@ -7,7 +7,15 @@ from ....not_lowered import NotLowered
 from ..context import OnnxLoweringContext
 from .indices import not_negative
 
-__all__ = ["added", "attend", "between", "cached", "join_heads", "padding_mask", "split_heads", "unpacked"]
+__all__ = [
+    "append_to_cache",
+    "attend",
+    "join_heads",
+    "padding_mask",
+    "split_heads",
+    "sum_masks",
+    "unpack_heads",
+]
 
 
 # ── heads ──
@@ -26,55 +34,59 @@ def join_heads(n: OnnxLoweringContext, y: str) -> str:
     return str(n.b.view(n.b.permute(y, dims=[0, 2, 1, 3]), size=[batch, length, heads * size]))
 
 
-def unpacked(n: OnnxLoweringContext, packed: str, parts: int) -> list[str]:
-    """Return the parts of [batch, length, heads, parts, size], each as [batch, heads, length, size]."""
-    pieces = n.b.call("split", packed, outputs=parts, sizes=[1] * parts, dim=3)
+def unpack_heads(n: OnnxLoweringContext, packed: str, count: int) -> list[str]:
+    """Split [batch, length, heads, count, size] into ``count`` values [batch, heads, length, size], such as keys and values."""
+    pieces = n.b.call("split", packed, outputs=count, sizes=[1] * count, dim=3)
     return [str(n.b.permute(n.b.squeeze(p, dims=[3]), dims=[0, 2, 1, 3])) for p in pieces]
 
 
-# ── masks: numbers that are added to scores ──
+# ── masks: 0 for a key that a query sees, a large negative number for one that it does not; they are added to the scores ──
 
 
 def padding_mask(
     n: OnnxLoweringContext, position: int, batch: DimLike, keys: DimLike, *, negative: bool = False
 ) -> str | None:
-    """Return a padding mask, [batch, 1, queries or 1, keys].
+    """Return the mask of the operand at ``position``, [batch, 1, queries or 1, keys]; None without that operand. Raise NotLowered.
 
-    Its forms: one flag per key and example; flags per query too; the end of the keys of each example; the ends, then the starts.
-    negative: whether an end may be negative, as one before all keys. Otherwise the run reports it.
+    The operand has one of four shapes:
+    [batch, keys]:          a flag per key, nonzero for a key that is seen.
+    [batch, queries, keys]: a flag per query and key.
+    [batch]:                the end of each example's keys, that is, the number of keys from the first one.
+    [2 * batch]:            the ends of all examples, then their starts.
+    negative: Accept negative values of [batch], for examples that see no key. Otherwise they are an error of the run.
     """
     if n.opt(position) is None:
         return None
-    spec, mask = n.spec(position), n.input(position)
+    spec, operand = n.spec(position), n.input(position)
     if spec.rank == 1 and spec.shape[0] == batch:
-        seen = between(n, None, mask if negative else not_negative(n, mask, keys), keys)
+        visible = _keys_in_range(n, None, operand if negative else not_negative(n, operand, keys), keys)
     elif spec.rank == 1 and spec.shape[0] == batch * 2:
-        ends, starts = n.b.call("split", mask, outputs=2, sizes=[batch, batch], dim=0)
-        seen = between(n, str(starts), not_negative(n, str(ends), keys), keys)
+        ends, starts = n.b.call("split", operand, outputs=2, sizes=[batch, batch], dim=0)
+        visible = _keys_in_range(n, str(starts), not_negative(n, str(ends), keys), keys)
     elif spec.rank in (2, 3) and spec.shape[-1] == keys:
-        seen = str(n.b.ne(mask, 0))
+        visible = str(n.b.ne(operand, 0))
     else:
         raise NotLowered(f"a mask {spec} is not supported")
-    low = n.like(float(n.attr("mask_filter_value", -10000.0)))
-    added = n.b.where(seen, n.like(0.0), low)
-    return str(n.b.unsqueeze(added, dims=[1, 2] if spec.rank < 3 else [1]))
+    hidden = n.like(float(n.attr("mask_filter_value", -10000.0)))
+    mask = n.b.where(visible, n.like(0.0), hidden)
+    return str(n.b.unsqueeze(mask, dims=[1, 2] if spec.rank < 3 else [1]))
 
 
-def between(n: OnnxLoweringContext, starts: str | None, ends: str, keys: DimLike) -> str:
-    """Return which keys are in the range of their example, [batch, keys]."""
-    places = n.b.arange(start=0, end=keys, step=1, dtype=n.spec_of(ends).dtype)
-    seen = n.b.lt(places, n.b.unsqueeze(ends, dims=[1]))
+def _keys_in_range(n: OnnxLoweringContext, starts: str | None, ends: str, keys: DimLike) -> str:
+    """Return a bool value [batch, keys]: True from each example's start (None: the first key) up to its end, exclusive."""
+    positions = n.b.arange(start=0, end=keys, step=1, dtype=n.spec_of(ends).dtype)
+    in_range = n.b.lt(positions, n.b.unsqueeze(ends, dims=[1]))
     if starts is not None:
-        seen = n.b.logical_and(seen, n.b.ge(places, n.b.unsqueeze(starts, dims=[1])))
-    return str(seen)
+        in_range = n.b.logical_and(in_range, n.b.ge(positions, n.b.unsqueeze(starts, dims=[1])))
+    return str(in_range)
 
 
-def added(n: OnnxLoweringContext, *terms: str | None) -> str | None:
-    """Return the sum of the masks that are present."""
-    total: str | None = None
-    for term in filter(None, terms):
-        total = term if total is None else str(n.b.add(total, term))
-    return total
+def sum_masks(n: OnnxLoweringContext, *masks: str | None) -> str | None:
+    """Return the sum of the masks that are not None, or None if all are."""
+    result: str | None = None
+    for mask in filter(None, masks):
+        result = mask if result is None else str(n.b.add(result, mask))
+    return result
 
 
 # ── scores ──
@@ -82,16 +94,19 @@ def added(n: OnnxLoweringContext, *terms: str | None) -> str | None:
 
 def attend(
     n: OnnxLoweringContext,
-    heads: tuple[str, str, str],
+    qkv: tuple[str, str, str],
     mask: str | None,
     *,
     causal: bool = False,
     offset: DimLike = 0,
 ) -> str:
-    """Return attention of q, k and v, joined."""
+    """Return the attention of q, k and v (each [batch, heads, length, size]) as [batch, length, heads * size].
+
+    The node's attributes give the scale and the soft cap. ``offset`` is the position of the first query, for causal attention.
+    """
     scale = n.attr("scale") or None
     y = n.b.attention(
-        *heads,
+        *qkv,
         mask,
         causal=causal,
         causal_offset=offset,
@@ -101,6 +116,6 @@ def attend(
     return join_heads(n, str(y))
 
 
-def cached(n: OnnxLoweringContext, past: str | None, new: str) -> str:
-    """Return keys or values behind those of a cache."""
+def append_to_cache(n: OnnxLoweringContext, past: str | None, new: str) -> str:
+    """Return the keys or values of a cache, followed by new ones; the new ones alone without a cache."""
     return new if past is None else str(n.b.cat(past, new, dim=2))
