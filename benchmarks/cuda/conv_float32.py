@@ -87,13 +87,14 @@ def configs(m: int, n: int, k: int, groups: int) -> list[FmaConfig]:
     return chosen
 
 
-def _turns(session: Any, x: torch.Tensor, family: str = "conv/") -> list[tuple[float, Any]]:
+def _turns(session: Any, x: Any, family: str = "conv/") -> list[tuple[float, Any]]:
     """Return the shortest microseconds of each call of a family from the previous launch's end to its own, and its last launch."""
-    session.run({session.input_info[0].name: x.numpy()})
+    given = x.numpy() if isinstance(x, torch.Tensor) else x
+    session.run({session.input_info[0].name: given})
     executor = session._executable._last
     rows: dict[int, tuple[float, Any]] = {}
     for attempt in range(4):
-        end, spans = 0.0, executor.observe([x.numpy()]).calls
+        end, spans = 0.0, executor.observe([given]).calls
         for at, own in sorted(spans.items(), key=lambda i: i[1][0].start_us):
             last = max(s.start_us + s.time_us for s in own)
             us = last - max(end, own[0].start_us if attempt == 0 else end)

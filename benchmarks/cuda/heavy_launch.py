@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -20,8 +20,9 @@ __all__ = ["Loaded", "node", "random", "target", "timed"]
 
 @cache
 def target() -> CudaTarget:
-    """Return the target of this device."""
-    return cuda_target("cuda:sm_{}{}".format(*torch.cuda.get_device_capability()))
+    """Return the target of this device without clusters, which CuPy cannot launch."""
+    found = cuda_target("cuda:sm_{}{}".format(*torch.cuda.get_device_capability()))
+    return CudaTarget(found.sm, replace(found.config, max_cluster_size=1))
 
 
 def node(op: str, operands: Sequence[Any], weights: Sequence[int] = (), **attrs: Any) -> NodeCall:

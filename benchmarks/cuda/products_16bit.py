@@ -77,7 +77,10 @@ def measured(text: str, lock: Path | None) -> dict[str, Any]:
         return usual(call, p, sides, target, tiles[at % len(tiles)])
 
     many, pair = Copies(n, k, act, len(tiles)).eval(), Copies(n, k, act, 2).eval()
-    with mock.patch.object(generated, "tensor_stage", choice):
+    with (
+        mock.patch.object(generated, "tensor_stage", choice),
+        mock.patch.object(generated, "leads", return_value=False),
+    ):
         ours = opened(many, "generated")
     library = opened(pair, "cublasLt")
     row: dict[str, Any] = {"us": {}}

@@ -345,11 +345,47 @@ TEST_CASE("programs that exceed the device limits are refused before they run") 
           "kernel test/add (add) asks for 307200 bytes of shared memory, the device has 204800");
     CHECK(refusal("cluster", std::vector<int64_t>{0, 1, 1}) ==
           "kernel test/add (add) has a cluster that exceeds the device limits");
+    for (const std::vector<int64_t>& maps : std::vector<std::vector<int64_t>>{{0, 10, 8, 8},
+                                                                              {3, 10, 8, 8, 64},
+                                                                              {0, 10, 8, 12, 64},
+                                                                              {0, 10, 16, 8, 64},
+                                                                              {0, 0, 8, 8, 64},
+                                                                              {0, 10, 8, 8, 257}})
+        CHECK(refusal("tensor_maps", maps) ==
+              "kernel test/add (add) has tensor maps that no device can encode");
     Plan plan = chain(*on, n);
     plan.calls[0].symbol = "absent";
     CHECK(Executor::create(on, plan, 1).status.message == "the program's CUBIN has no absent");
     CHECK(on->load("no", 2).status.message == "the program's binary is not a CUBIN: the header is truncated");
     CHECK(cuda_backend(3, driver()).status.message == "there is no cuda:3");
+}
+
+TEST_CASE("a launch gets the tensor maps of its matrices, encoded for their present addresses") {
+    const auto on = backend();
+    Plan plan = chain(*on, n);
+    plan.calls[0].symbol = "mapped";
+    plan.calls[0].options["tensor_maps"] = std::vector<int64_t>{0, 10, 96, 104, 64};
+    const auto executor = make(on, plan, 2);
+    const Weight w = Weight::filled(*on, 7);
+    const int before = calls("cuTensorMapEncodeTiled");
+    auto mine = std::move(on->stream().value);
+    const auto y = on->block(4 * n, {}).value;
+    for (int i = 0; i < 6; ++i) {  // captured, and then with other addresses
+        const auto x = on->block(4 * n, {}).value;
+        Arrays a(static_cast<float>(i));
+        REQUIRE(on->upload(x->address(), a.x.data(), 4 * n).ok());
+        REQUIRE(run_device(*executor, w.weights, *x, *y, {true, mine->handle()}).ok());
+        REQUIRE(mine->synchronize().ok());
+        REQUIRE(on->download(a.y.data(), y->address(), 4 * n).ok());
+        CHECK(a.right());
+    }
+    CHECK(calls("cuTensorMapEncodeTiled") >= before + 2);
+    fail("cuTensorMapEncodeTiled", 1);
+    const auto x = on->block(4 * n, {}).value;
+    const Status status = run_device(*executor, w.weights, *x, *y, {true, mine->handle()});
+    fail("cuTensorMapEncodeTiled", 0);
+    CHECK(status.message.find("kernel test/add") == 0);
+    CHECK(status.message.find("cuTensorMapEncodeTiled returned") != std::string::npos);
 }
 
 TEST_CASE("threads run concurrently, each with its own context") {

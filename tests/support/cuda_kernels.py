@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from xpuruntime.codegen.cuda.target import cuda_target
+from xpuruntime.codegen.cuda.target import CudaTarget, cuda_target
 from xpuruntime.ir import Graph, GraphBuilder, interp
 from xpuruntime.kernels.kernel import Kernel, NodeCall, Operand
 from xpuruntime.numerics import compare, tolerance_for
@@ -62,12 +62,12 @@ def call_of(graph: Graph, known: Mapping[str, Any], innermost: bool = False) -> 
 
 
 def judge(
-    kernel: Kernel, op: str, *operands: Any, weights: str = "", target: str = "cuda:sm_90", shift: int = 0, tolerance: float | None = None,
+    kernel: Kernel, op: str, *operands: Any, weights: str = "", target: str | CudaTarget = "cuda:sm_90", shift: int = 0, tolerance: float | None = None,
     innermost: bool = False, **attrs: Any,
 ) -> Any:  # fmt: skip
     """The kernel's result, after comparing it with the interpreter's; raises AssertionError."""
     graph, feeds, known = one_node(op, operands, weights, **attrs)
-    call, to = call_of(graph, known, innermost), cuda_target(target)
+    call, to = call_of(graph, known, innermost), cuda_target(target) if isinstance(target, str) else target
     said = kernel.supports(call, to)
     assert said, said.reason
     (got,) = emulate(kernel.lower(call, to), call, to, feeds | known, shift)

@@ -53,6 +53,8 @@ CALLS: tuple[tuple[Any, str, tuple[Any, ...], dict[str, Any]], ...] = (
     (Gemv(), "fused_linear", (empty((8, 4096)), empty((1536, 4096)), None, empty((8, 1536))), {}),
     (NormLinear("matmul/gemv"), "norm_linear", (empty((16, 1536), "float16"), empty((5120, 1536), "float16"), None, None, empty((1536,), "float16")),
      {"gated": True, "act": "silu"}),
+    (Generated(), "fused_linear", (empty((3152, 768)), empty((3072, 768)), empty((3072,))), {"act": "gelu"}),
+    (Generated(), "fused_linear", (empty((1000, 4096), "float16"), empty((1001, 4096), "float16"), None, empty((1000, 1001), "float16")), {}),
     (ExpertGemv(), "expert_linear", (empty((1, 2048)), empty((8, 1536, 2048)), empty((1, 2), "int64")), {"gated": True, "act": "silu"}),
     (ExpertGemm(), "expert_linear", (empty((128, 2048)), empty((64, 768, 2048)), empty((128, 8), "int64")), {}),
     (ExpertGemm(), "expert_linear", (empty((99, 2, 37), "float32"), empty((3, 65, 37), "float32"), empty((99, 2), "int32")), {"act": "gelu"}),

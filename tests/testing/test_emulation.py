@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -353,6 +354,67 @@ def test_data_that_blocks_of_a_cluster_send() -> None:
         sends(received="cluster_barrier_wait(&room.barrier, 8);"),
         **options,
     )
+
+
+TILE = """
+    __shared__ tma::Barrier full;
+    DYNAMIC_SMEM(room);
+    if (threadIdx.x == 0) { INIT }
+    cluster_arrive();
+    cluster_wait();
+    if (threadIdx.x == 0) {
+        tma::arrive_expecting(full, BYTES);
+        tma::copy(room + AT, x_map, 2, 64, full);
+    }
+    WAIT
+    y[threadIdx.x] = tensor::Bf16::wide(((unsigned short *)room)[threadIdx.x]);
+"""
+
+
+def tile(
+    init: str = "tma::init(full, 1);",
+    expected: int = 512,
+    at: int = 0,
+    wait: str = "tma::wait(full, 0);",
+    shift: int = 0,
+) -> np.ndarray:
+    """Copy rows 2 to 5 and columns 64 to 127 of bfloat16 numbers [5, 72]: the last row and the columns from 72 on are zeros."""
+    body = (
+        TILE.replace("INIT", init)
+        .replace("BYTES", str(expected))
+        .replace("AT", str(at))
+        .replace("WAIT", wait)
+    )
+    launch = (
+        "// launch: grid 1 1 1, block 256 1 1, shared 3072\n// tensor map: argument 0, 5 x 72, row 80, tile 4"
+    )
+    text = f'{launch}\nextern "C" __global__ void f(float *x, float *y, const __grid_constant__ TensorMap x_map) {{\n{body}\n}}'
+    numbers = np.arange(400 + shift, dtype=np.float32).astype(ml_dtypes.bfloat16)
+    y = np.full(256, np.nan, np.float32)
+    EmulatedKernels({"f": text}, ["tma"]).launch("f", {"x": numbers[shift:], "y": y}, blocks=1)
+    return y
+
+
+def test_tiles_that_tma_copies() -> None:
+    """Chunks of 16 bytes are swizzled by their row, and land when the barrier's phase is complete."""
+    y = tile().reshape(4, 8, 8)
+    rows = (
+        np.arange(400, dtype=np.float32)
+        .astype(ml_dtypes.bfloat16)
+        .astype(np.float32)
+        .reshape(5, 80)[2:5, 64:72]
+    )
+    assert np.array_equal(np.stack([y[r, 0 ^ r] for r in range(3)]), rows)
+    assert np.count_nonzero(y) == rows.size
+    for message, planted in (
+        ("is read while an asynchronous copy to it is under way", {"wait": ""}),
+        ("has not initialized its mbarrier", {"init": ";"}),
+        ("at an mbarrier that misses bytes", {"expected": 1024}),
+        ("copied to shared memory at 512, which is no multiple of 1024", {"at": 512}),
+        ("a matrix that does not start at a multiple of 16 bytes", {"shift": 1}),
+    ):
+        with pytest.raises(RunError, match=message):
+            tile(**planted)  # type: ignore[arg-type]
 
 
 def test_blocks_of_a_cluster_have_static_shared_memory_of_their_own() -> None:

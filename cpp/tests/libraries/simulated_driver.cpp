@@ -314,6 +314,17 @@ int cuLibraryGetGlobal(uint64_t* address, size_t* bytes, void* library, const ch
 }
 int cuKernelGetAttribute(int* value, int, void*, int) { return *value = 0, 0; }
 int cuKernelSetAttribute(int, int, void*, int) { return 0; }
+// A map has the address, and then what it was made of.
+int cuTensorMapEncodeTiled(uint64_t* map, int dtype, unsigned rank, void* address, const uint64_t* sizes,
+                           const uint64_t* strides, const unsigned* tile, const unsigned* steps,
+                           int interleave, int swizzle, int l2, int fill) {
+    ENTER;
+    if (rank != 2 || reinterpret_cast<uintptr_t>(address) % 16 != 0 || strides[0] % 16 != 0) return 1;
+    const uint64_t words[] = {
+        reinterpret_cast<uint64_t>(address), sizes[0], sizes[1], strides[0], tile[0], tile[1]};
+    std::memcpy(map, words, sizeof words);
+    return dtype == 1 && steps[0] == 1 && interleave == 0 && swizzle == 3 && l2 == 2 && fill == 0 ? 0 : 1;
+}
 int cuLaunchKernelEx(const LaunchConfig* config, void* kernel, void** params, void**) {
     ENTER;
     if (!is_current(config->stream)) return wrong_context;

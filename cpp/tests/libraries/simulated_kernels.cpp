@@ -1,5 +1,6 @@
 // Kernels for the simulated driver, each over grid[0] elements: y[i] = a[i] + b[i], and y[i] = x[i] * factor
-// + shift. `pick` is y[i] = x[at[i]] of `size` elements, and reports errors like generated CUDA kernels.
+// + shift. `mapped` is y = a + b with the first word of a tensor map as the address of a, if it is not zero.
+// `pick` is y[i] = x[at[i]] of `size` elements, and reports errors like generated CUDA kernels.
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -23,6 +24,11 @@ void scale(void** params, const unsigned* grid) {
     std::memcpy(&shift, params[3], sizeof shift);
     for (unsigned i = 0; i < grid[0]; ++i)
         floats(params[1])[i] = floats(params[0])[i] * static_cast<float>(factor) + static_cast<float>(shift);
+}
+extern const int mapped_params = 4;
+void mapped(void** params, const unsigned* grid) {
+    const float* const a = *static_cast<uint64_t*>(params[3]) == 0 ? floats(params[0]) : floats(params[3]);
+    for (unsigned i = 0; i < grid[0]; ++i) floats(params[2])[i] = a[i] + floats(params[1])[i];
 }
 extern const int pick_params = 4;
 uint64_t xpurt_report[2] = {0, 0};

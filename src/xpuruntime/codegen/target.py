@@ -45,6 +45,7 @@ class CodegenTarget(ABC):
     any_layout:  ops whose kernels are equally fast in every layout, so that no layout conversion is inserted for them.
     few_rows:    maximum rows for which a decoder's layer is fused with its norm or gate. For more rows, other kernels read the weight faster.
     few_rows_16_bits: the same for products of 16-bit floats.
+    gates_many_rows: whether a kernel multiplies more rows of 16-bit floats with the gate in its epilogue.
     place_alignment: alignment in bytes of a value that the compiler stores inside a larger one.
     library_workspaces: whether libraries need workspaces, which the executor places where the arena is free.
     functions_per_binary: maximum number of functions that are compiled to one binary; 0 for no limit. With a limit, binaries compile side by side.
@@ -62,6 +63,7 @@ class CodegenTarget(ABC):
     any_layout: frozenset[str] = frozenset()
     few_rows: int = 8
     few_rows_16_bits: int = 8
+    gates_many_rows: bool = False
     place_alignment: int = 1
     library_workspaces: bool = False
     functions_per_binary: int = 0

@@ -114,6 +114,9 @@ class Demands:
             few_rows_16_bits=min(
                 (t.few_rows_16_bits for t in self.targets), default=PassContext().few_rows_16_bits
             ),
+            gates_many_rows=bool(self.targets)
+            and all(t.gates_many_rows for t in self.targets)
+            and not self.kernel.demands_batch_invariance(),
             product_multiple=self._product_multiple(),
             wide_products=self.phase == "train_backward",
             joins_readers=self.phase == "train_backward",
@@ -178,6 +181,15 @@ class Demands:
             if not allowed:
                 return Support.no(
                     Reason.OP_UNSUPPORTED, f"no kernel that the policy allows computes {node.op}"
+                )
+            names = [k.name.partition("/")[2] for k in usable]
+            wanted = next(
+                (n for n in _named_kernels(self.kernel, facts) if n in self._kernels(node.op)), None
+            )
+            if wanted is not None and wanted not in names:
+                return Support.no(
+                    Reason.LOWER_PREFERENCE,
+                    f"{wanted}, which the policy names, computes the parts of {node.op}",
                 )
             if not allowed[0].repays_fusion(call, target):
                 return Support.no(Reason.LOWER_PREFERENCE, f"kernels of the parts of {node.op} are faster")

@@ -133,6 +133,7 @@ PASSES: tuple[GraphPass, ...] = (
     GraphPass("scatter_into_sum", "add scattered values to the other operand of a sum instead of to zeros", scatter_into_sum.run, ALL),
     GraphPass("cast_precision", "store float32 values in a narrower type where the policy says so", cast_precision.run, BASIC),
     GraphPass("narrow_operands", "let kernels that compute in float32 read 16-bit operands without a conversion", narrow_operands.run, ALL),
+    GraphPass("gate_products", "fuse gate, up and their product into one layer of 16-bit floats, for many rows on Hopper", fuse_gate.run_many, ALL),
     GraphPass("fuse_norm_backward", "add a residual to the gradient of a layer norm, and convert it, in one pass over memory", fuse_norm_backward.run, ALL),
     GraphPass("clean_up", "run fold_constants, simplify, cse and dead_code again", _clean, EXTENDED),
     GraphPass("fuse_pointwise", "fuse elementwise nodes of one shape into one kernel", fuse_pointwise.run, ALL),

@@ -63,6 +63,7 @@ class PassContext:
                 ``recognize_causal`` reads masks.
     few_rows:   maximum rows for which a decoder's layer is fused with its norm or gate.
     few_rows_16_bits: the same for products of 16-bit floats.
+    gates_many_rows: whether a decoder's layer of 16-bit floats is fused with its gate for more rows, too, where that repays.
     product_multiple: extents of 16-bit products that ``align_products`` pads to; 1: it pads nothing.
     wide_products: whether ``widen_products`` computes gradients of weights in the dtype that they are converted to.
     joins_readers: whether ``fuse_pointwise`` also merges elementwise nodes that only read the same value.
@@ -81,6 +82,7 @@ class PassContext:
     repays: Callable[[Graph, Node, Collection[str]], Support] = _any_layer
     few_rows: int = 8
     few_rows_16_bits: int = 8
+    gates_many_rows: bool = False
     product_multiple: int = 1
     wide_products: bool = False
     joins_readers: bool = False

@@ -28,6 +28,7 @@ from .segment import Segment
 
 __all__ = [
     "BODY",
+    "TENSOR_MAPS",
     "Binary",
     "BufferAllocation",
     "BufferKind",
@@ -46,6 +47,10 @@ __all__ = [
 
 BODY = "body."
 """The beginning of the names of entry points that only control flow runs: branches and bodies of loops."""
+
+
+TENSOR_MAPS = "cuda:tensor-maps"
+"""The requirement of a binary whose kernels have tensor maps as parameters: a runtime of before lacks it, and refuses the program."""
 
 
 class BufferKind(enum.StrEnum):
@@ -254,7 +259,8 @@ class Binary:
     """Object code and its requirements.
 
     target:   ``cpu:x86-64-v4``; ``format``: ``elf-x86-64``, ``elf-aarch64``, ``cubin``, ``wgsl``, ``python`` ...
-    requires: instruction sets by the names of ``xpu doctor``'s list (``avx512f`` ...); libraries as ``lib:onednn>=3.2``.
+    requires: instruction sets by the names of ``xpu doctor``'s list (``avx512f`` ...); libraries as ``lib:onednn>=3.2``;
+              ``cuda:sm_90``; ``TENSOR_MAPS``.
     source:   the source text; ``symbols``: its entry points. ``compiler``: the compiler with version and flags.
     """
 

@@ -88,6 +88,9 @@ struct CUkernelNodeParams {  // CUDA_KERNEL_NODE_PARAMS_v2
     CUkernel kern = nullptr;
     CUcontext ctx = nullptr;
 };
+struct alignas(64) CUtensorMap {
+    uint64_t opaque[16] = {};
+};
 struct CUgraphExecUpdateResultInfo {
     int result = 0;
     CUgraphNode errorNode = nullptr, errorFromNode = nullptr;
@@ -111,6 +114,8 @@ enum LaunchAttribute { cluster_dimension = 4, programmatic_serialization = 6 };
 enum PoolAttribute { release_threshold = 4, reserved_current = 5, used_current = 7, used_high = 8 };
 enum StreamFlag { stream_non_blocking = 1 };
 enum EventFlag { event_default = 0, event_no_timing = 2 };
+// Of tensor maps: 16-bit values, rows of 128 bytes whose chunks are swizzled, sectors of 128 bytes in L2.
+enum TensorMapWord { map_uint16 = 1, map_swizzle_128 = 3, map_l2_128 = 2 };
 enum CaptureMode { capture_thread_local = 1, capture_relaxed = 2 };
 enum CaptureStatus { capture_active = 1 };
 
@@ -179,6 +184,9 @@ enum CaptureStatus { capture_active = 1 };
     X(cuKernelGetAttribute, 12000, optional, CUresult(int*, int, CUkernel, CUdevice))                      \
     X(cuKernelSetAttribute, 12000, optional, CUresult(int, int, CUkernel, CUdevice))                       \
     X(cuLaunchKernelEx, 11080, optional, CUresult(const CUlaunchConfig*, CUfunction, void**, void**))      \
+    X(cuTensorMapEncodeTiled, 12000, optional,                                                             \
+      CUresult(CUtensorMap*, int, unsigned, void*, const uint64_t*, const uint64_t*, const unsigned*,      \
+               const unsigned*, int, int, int, int))                                                       \
     X(cuGraphInstantiateWithFlags, 11040, optional, CUresult(CUgraphExec*, CUgraph, unsigned long long))   \
     X(cuGraphLaunch, 10000, optional, CUresult(CUgraphExec, CUstream))                                     \
     X(cuGraphGetNodes, 10000, optional, CUresult(CUgraph, CUgraphNode*, size_t*))                          \

@@ -6,14 +6,6 @@
 
 namespace xpurt::cuda {
 
-std::vector<void*>& kernel_params(const KernelCall& call, void* const* args) {
-    thread_local std::vector<void*> list;
-    list.clear();
-    for (size_t i = 0; i < call.args.size(); ++i) list.push_back(const_cast<void**>(args + i));
-    for (const uint64_t& param : call.params) list.push_back(const_cast<uint64_t*>(&param));
-    return list;
-}
-
 CudaGraph::~CudaGraph() { destroy(); }
 
 void CudaGraph::destroy() noexcept {
@@ -62,7 +54,8 @@ Result<bool> CudaGraph::update(void* const* args) {
         params.blockDimX = config.blockDimX, params.blockDimY = config.blockDimY;
         params.blockDimZ = config.blockDimZ;
         params.sharedMemBytes = config.sharedMemBytes;
-        params.kernelParams = kernel_params(*call.call, new_args).data();
+        XPURT_ASSIGN_OR_RETURN(params.kernelParams,
+                               kernel_params(device_, *call.call, call.kernel->launch, new_args));
         const CUresult result = device_.driver.cuGraphExecKernelNodeSetParams_v2(exec_, nodes_[i], &params);
         if (result == CUDA_ERROR_INVALID_VALUE)
             return false;  // the node is not part of the graph: capture again

@@ -58,7 +58,55 @@ bool read_sizes(const KernelCall& call, const char* name, const int64_t (&limits
     return true;
 }
 
+// Read the matrices of tensor maps. Return false if one is invalid.
+bool read_matrices(const KernelCall& call, std::vector<TiledMatrix>* matrices) {
+    const auto* const values = option<std::vector<int64_t>>(call, "tensor_maps");
+    if (values == nullptr) return true;
+    constexpr int64_t max_rows = int64_t{1} << 31, max_stride = int64_t{1} << 38, max_tile_rows = 256;
+    if (values->size() % 5 != 0) return false;
+    for (size_t i = 0; i < values->size(); i += 5) {
+        const int64_t* const v = values->data() + i;
+        const TiledMatrix m{v[0], v[1], v[2], v[3], v[4]};
+        if (m.argument < 0 || m.argument >= static_cast<int64_t>(call.args.size())) return false;
+        if (m.rows < 1 || m.rows > max_rows || m.columns < 1 || m.columns > max_rows) return false;
+        if (m.row_stride < m.columns || m.row_stride > max_stride || m.row_stride % 8 != 0) return false;
+        if (m.tile_rows < 1 || m.tile_rows > max_tile_rows) return false;
+        matrices->push_back(m);
+    }
+    return true;
+}
+
+Status encode(const Device& device, const KernelCall& call, const TiledMatrix& matrix, void* address,
+              CUtensorMap* map) {
+    *map = {};
+    if (reinterpret_cast<uintptr_t>(address) % 16 != 0) return {};
+    const uint64_t sizes[2] = {static_cast<uint64_t>(matrix.columns), static_cast<uint64_t>(matrix.rows)};
+    const uint64_t stride = static_cast<uint64_t>(matrix.row_stride) * 2;
+    const unsigned tile[2] = {64, static_cast<unsigned>(matrix.tile_rows)}, steps[2] = {1, 1};
+    const CUresult result = device.driver.cuTensorMapEncodeTiled(
+        map, map_uint16, 2, address, sizes, &stride, tile, steps, 0, map_swizzle_128, map_l2_128, 0);
+    Status status = device.check(result, "cuTensorMapEncodeTiled");
+    if (!status.ok()) status.message = text_of(call) + ": " + status.message;
+    return status;
+}
+
 }  // namespace
+
+Result<void**> kernel_params(const Device& device, const KernelCall& call, const LaunchParams& launch,
+                             void* const* args) {
+    thread_local std::vector<void*> list;
+    thread_local std::vector<CUtensorMap> maps;
+    list.clear();
+    for (size_t i = 0; i < call.args.size(); ++i) list.push_back(const_cast<void**>(args + i));
+    for (const uint64_t& param : call.params) list.push_back(const_cast<uint64_t*>(&param));
+    maps.resize(launch.matrices.size());
+    for (size_t i = 0; i < maps.size(); ++i) {
+        const TiledMatrix& matrix = launch.matrices[i];
+        XPURT_TRY(encode(device, call, matrix, args[matrix.argument], &maps[i]));
+        list.push_back(&maps[i]);
+    }
+    return list.data();
+}
 
 Result<std::shared_ptr<const Module>> load_cubin(std::shared_ptr<Device> device, const void* bytes) {
     const ScopedContext current(*device);
@@ -104,6 +152,8 @@ Result<LaunchParams> launch_of(const Device& device, const KernelCall& call) {
             return invalid_call(call, "has a cluster that exceeds the device limits");
         params.attributes[params.attribute_count++] = cluster;
     }
+    if (!read_matrices(call, &params.matrices))
+        return invalid_call(call, "has tensor maps that no device can encode");
     const bool* const pdl = option<bool>(call, "pdl");
     if (pdl != nullptr && *pdl && device.capability >= 90) {
         CUlaunchAttribute overlap;

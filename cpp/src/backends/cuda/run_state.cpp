@@ -179,10 +179,11 @@ Status CudaRunState::launch(const CudaRecording::CudaCall& call, const Submissio
     config.hStream = stream;
     config.attrs = const_cast<CUlaunchAttribute*>(call.kernel->launch.attributes);
     config.numAttrs = call.kernel->launch.attribute_count;
+    XPURT_ASSIGN_OR_RETURN(void** const params,
+                           kernel_params(*device_, *call.call, call.kernel->launch, args));
     // cuLaunchKernelEx accepts a CUkernel in place of a CUfunction.
-    const CUresult result =
-        device_->driver.cuLaunchKernelEx(&config, reinterpret_cast<CUfunction>(call.kernel->kernel),
-                                         kernel_params(*call.call, args).data(), nullptr);
+    const CUresult result = device_->driver.cuLaunchKernelEx(
+        &config, reinterpret_cast<CUfunction>(call.kernel->kernel), params, nullptr);
     return result == 0 ? Status{} : with_kernel_name(*call.call, device_->check(result, "cuLaunchKernelEx"));
 }
 

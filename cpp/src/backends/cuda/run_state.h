@@ -88,9 +88,6 @@ class RelaxedCapture {
     bool exchanges_ = static_cast<bool>(driver_.cuThreadExchangeStreamCaptureMode);
 };
 
-// The kernelParams of a launch: a pointer to each argument.
-std::vector<void*>& kernel_params(const KernelCall& call, void* const* args);
-
 class CudaRunState final : public RunState {
   public:
     static Result<std::unique_ptr<RunState>> open(std::shared_ptr<Device> device,

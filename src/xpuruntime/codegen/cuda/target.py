@@ -14,7 +14,7 @@ from importlib import resources
 
 from ...errors import DeviceUnavailable
 from ...printable import logger
-from ...program.program import Binary
+from ...program.program import TENSOR_MAPS, Binary
 from ...targets import CUDA_GENERATED, GPUS, TargetConfig
 from ..binary_cache import is_self_contained
 from ..cpp.target import ordered_parts, part_text
@@ -47,6 +47,7 @@ class CudaTarget(CodegenTarget):
     def __init__(self, sm: SmLevel, config: TargetConfig | None = None) -> None:
         self.sm = sm
         self.name = f"cuda:{sm.name}"
+        self.gates_many_rows = sm.wgmma and sm.tma
         config = _completed(CUDA_GENERATED if config is None else config, sm)
         self.config = replace(
             config,
@@ -100,7 +101,7 @@ class CudaTarget(CodegenTarget):
         return Binary(
             target=self.name,
             format="cubin",
-            requires=(self.name,),
+            requires=(self.name, *([TENSOR_MAPS] if "__grid_constant__ TensorMap" in source else [])),
             symbols=symbols,
             data=toolchain.build(source, self.sm.architecture, options, who=self.name, keep=keep),
             source=source,

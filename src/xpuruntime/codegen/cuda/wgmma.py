@@ -1,6 +1,6 @@
 """The CUDA part ``wgmma``: Hopper's warpgroup matrix products (PTX ISA, "wgmma.mma_async") for each dtype and tile width.
 
-The instruction names every accumulator register, 32 or 64 of them, so its text is generated.
+The instruction names every accumulator register, 32 to 128 of them, so its text is generated.
 """
 
 from __future__ import annotations
@@ -8,7 +8,10 @@ from __future__ import annotations
 __all__ = ["wgmma_part"]
 
 _DTYPES = (("tensor::Bf16", "bf16"), ("tensor::F16", "f16"))
-_REGISTERS = (64, 32)  # accumulators of a thread: tiles of 64 x 128 and 64 x 64
+_REGISTERS = (128, 112, 96, 80, 64, 48, 32)
+"""Accumulators of a thread: tiles of 64 rows and twice as many columns."""
+_LEFT_IN_REGISTERS = (64, 32)
+"""Those of products whose left operand may be in registers."""
 _PER_LINE = 8
 """Registers per line of the generated text."""
 
@@ -32,7 +35,9 @@ struct Wgmma<{tag}, {n}> {{
                      : {accumulators}
                      : "l"(a), "l"(b), "r"((int)accumulate));
     }}
-    // a in registers, b in shared memory with n contiguous; always adds to d.
+"""
+
+_REGISTERS_LEFT = """    // a in registers, b in shared memory with n contiguous; always adds to d.
     static __device__ __forceinline__ void rs(float (&d)[{n}], const u32 (&a)[4], u64 b) {{
         asm volatile("{name} {{"
 {registers}
@@ -40,7 +45,6 @@ struct Wgmma<{tag}, {n}> {{
                      : {accumulators}
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
     }}
-}};
 """
 
 
@@ -55,7 +59,8 @@ def _struct(tag: str, dtype: str, n: int) -> str:
     names = [", ".join(f"%{i}" for i in range(s, s + _PER_LINE)) for s in starts]
     outputs = [", ".join(f'"+f"(d[{i}])' for i in range(s, s + _PER_LINE)) for s in starts]
     quoted = [f'                     "{line}, "' for line in names[:-1]]
-    return _STRUCT.format(
+    text = _STRUCT + (_REGISTERS_LEFT if n in _LEFT_IN_REGISTERS else "") + "}};\n"
+    return text.format(
         tag=tag,
         n=n,
         b=n + 1,

@@ -24,6 +24,8 @@ class Crossovers:
     product_max_k:          by dtype: our GEMM with an activation leads cuBLASLt with a second stage for at most so many values per result, and
     product_min_results:    at least so many results (``benchmarks/cuda/products_16bit.py``).
     product_short_k:        maximum k for which small tiles of our GEMM are the fastest (the same).
+    gated_min_rows:         a gated layer of 16 bits is one launch for at least so many rows (``products_hopper.py``, products of as many columns).
+    hopper_min_work:        a product of 16 bits has the tiles of ``hopper_gemm.py`` for at least m * n * k of this (the same).
     conv_min_filters:       our implicit GEMM in float32 leads for at least so many filters of a group (``conv_float32.py``).
     grouped_product_max_k:  maximum k of a grouped 1x1 convolution of 16 bits for which our tiles lead cuDNN's engine (``suite.py``, mixnet_s).
     cudnn_attention_heads:  head sizes at which cuDNN's attention was compared with ``flash_v2`` (``attention_sizes.py``).
@@ -40,6 +42,8 @@ class Crossovers:
     product_max_k: Mapping[DType, int]
     product_min_results: Mapping[DType, int]
     product_short_k: int
+    gated_min_rows: int
+    hopper_min_work: int
     conv_min_filters: int
     grouped_product_max_k: int
     cudnn_attention_heads: tuple[int, ...]
@@ -57,6 +61,8 @@ CROSSOVERS: Mapping[str, Crossovers] = {
         product_max_k={DType.FLOAT32: 128, DType.FLOAT16: 192, DType.BFLOAT16: 192},
         product_min_results={DType.FLOAT32: 1 << 20, DType.FLOAT16: 1 << 19, DType.BFLOAT16: 1 << 19},
         product_short_k=768,
+        gated_min_rows=256,
+        hopper_min_work=1 << 30,
         conv_min_filters=4,
         grouped_product_max_k=512,
         cudnn_attention_heads=(64, 128),

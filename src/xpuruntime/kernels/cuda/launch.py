@@ -11,12 +11,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ...codegen.loops.nest import indented
 from ...program.program import KernelParam
 from ..kernel import Stage
 
-__all__ = ["WARP", "Argument", "LaunchConfig", "blocks_for", "cuda_stage"]
+__all__ = ["WARP", "Argument", "LaunchConfig", "TiledMatrix", "blocks_for", "cuda_stage"]
 
 WARP = 32
 """Threads of a warp."""
@@ -73,6 +74,32 @@ class LaunchConfig:
         return f"// launch: grid {grid}, block {block}, shared {self.shared}{cluster}"
 
 
+@dataclass(frozen=True, slots=True)
+class TiledMatrix:
+    """A matrix of 16-bit values that a kernel copies in tiles of 64 columns with TMA; the kernel has a parameter ``<argument>_map``.
+
+    argument:   the name of its pointer parameter.
+    row_stride: elements from row to row.
+    tile_rows:  the rows of a tile.
+    """
+
+    argument: str
+    rows: int
+    columns: int
+    row_stride: int
+    tile_rows: int
+
+    def numbers(self, arguments: Sequence[Argument]) -> list[int]:
+        """Return what the runtime encodes: the argument's position, and the sizes."""
+        position = next(i for i, a in enumerate(arguments) if a.name == self.argument)
+        return [position, self.rows, self.columns, self.row_stride, self.tile_rows]
+
+    def text(self, arguments: Sequence[Argument]) -> str:
+        """Return the comment above the function."""
+        position, rows, columns, stride, tile_rows = self.numbers(arguments)
+        return f"// tensor map: argument {position}, {rows} x {columns}, row {stride}, tile {tile_rows}"
+
+
 def blocks_for(items: int, threads: int) -> int:
     """Return the number of blocks of ``threads`` threads that give every item a thread."""
     return max(1, math.ceil(items / threads))
@@ -87,6 +114,7 @@ def cuda_stage(
     *,
     before: Sequence[str] = (),
     params: Sequence[KernelParam] = (),
+    matrices: Sequence[TiledMatrix] = (),
     parts: frozenset[str] = frozenset(),
     copies: bool = False,
     waits_itself: bool = False,
@@ -97,14 +125,17 @@ def cuda_stage(
 
     about:        the comment above the function.
     before:       lines between the comment and the function (tables, helpers).
+    matrices:     matrices that it copies with TMA.
     waits_itself: the body calls ``griddep_wait()``. Before that it reads only what no earlier launch writes.
     """
     kinds = {"i64": "int64_t", "f64": "double"}
     parameters = [a.text for a in arguments] + [f"{kinds[p.type]} {p.name}" for p in params]
+    parameters += [f"const __grid_constant__ TensorMap {m.argument}_map" for m in matrices]
     min_blocks_per_sm = f", {launch.min_blocks_per_sm}" if launch.min_blocks_per_sm else ""
     lines = [
         f"// {about}",
         launch.text,
+        *(m.text(arguments) for m in matrices),
         *before,
         f'extern "C" __global__ void __launch_bounds__({launch.threads}{min_blocks_per_sm}) KERNEL({", ".join(parameters)}) {{',
         f"    {'griddep_launch_dependents' if waits_itself else 'griddep_sync'}();",
@@ -112,9 +143,16 @@ def cuda_stage(
         "}",
         "",
     ]
-    options = {"grid": list(launch.grid), "block": list(launch.block), "shared": launch.shared, "pdl": True}
+    options: dict[str, Any] = {
+        "grid": list(launch.grid),
+        "block": list(launch.block),
+        "shared": launch.shared,
+        "pdl": True,
+    }
     if launch.cluster > 1:
         options["cluster"] = [launch.cluster, 1, 1]
+    if matrices:
+        options["tensor_maps"] = [number for m in matrices for number in m.numbers(arguments)]
     return Stage(
         stem=stem,
         source="\n".join(lines),

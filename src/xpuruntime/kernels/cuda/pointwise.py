@@ -31,7 +31,7 @@ __all__ = [
     "value_lines",
 ]
 
-_NARROW = {"gelu": ("gelu", "gelu_tanh"), "sigmoid": ("sigmoid",), "silu": ("silu",), "silu_mul": ("silu",)}
+NARROW = {"gelu": ("gelu", "gelu_tanh"), "sigmoid": ("sigmoid",), "silu": ("silu",), "silu_mul": ("silu",)}
 """Functions with a shorter approximation whose error is below the rounding of 16-bit results (``templates/cuda/narrow.cuh``)."""
 
 _16_BITS = (DType.BFLOAT16, DType.FLOAT16)
@@ -81,10 +81,10 @@ def arguments_of(call: NodeCall, read: Sequence[int]) -> list[Argument]:
 
 def statement(plan: LoopPlan, operation: Operation) -> tuple[str, frozenset[str]]:
     """Return the line that computes an operation, and the parts of the prelude that it needs."""
-    if operation.op not in _NARROW or operation.dtype not in _16_BITS:
+    if operation.op not in NARROW or operation.dtype not in _16_BITS:
         return plain_statement(plan, operation)
     kind = STORAGE[operation.dtype]
-    functions = {name: f"{name}_narrow<{kind}>" for name in _NARROW[operation.op]}
+    functions = {name: f"{name}_narrow<{kind}>" for name in NARROW[operation.op]}
     line, parts = plain_statement(plan, operation, functions=functions)
     return line, parts | {"narrow"}
 

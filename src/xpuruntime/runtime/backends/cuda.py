@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from ... import _core
 from ...errors import BuildError, DeviceUnavailable, OutOfMemory, RunError
-from ...program.program import Binary, CompiledProgram, ExecutionPlan
+from ...program.program import TENSOR_MAPS, Binary, CompiledProgram, ExecutionPlan
 from ...targets import DeviceId
 from ...types import DType, TensorSpec
 from ..device import search
@@ -188,6 +188,8 @@ class CudaBackend(RuntimeBackend):
         capability = self._core.capability
         lacking = []
         for need in requires:
+            if need == TENSOR_MAPS:
+                continue
             match = _SM.fullmatch(need)
             if match is None:
                 lacking += _core.missing_requirements([need])

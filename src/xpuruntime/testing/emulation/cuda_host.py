@@ -36,9 +36,10 @@ FLAGS = (
 _LAUNCH = re.compile(
     r"// launch: grid (\d+) (\d+) (\d+), block (\d+) (\d+) (\d+), shared (\d+)(?:, cluster (\d+))?"
 )
+_TENSOR_MAP = re.compile(r"// tensor map: argument (\d+), (\d+) x (\d+), row (\d+), tile (\d+)")
 _WHO = "cuda on the host"
 _HEADERS = ("language", "threads", "shared_memory", "accesses", "barriers", "launch")
-_REPLACED = frozenset(["tensor", "hopper", "wgmma", "cluster"])
+_REPLACED = frozenset(["tensor", "hopper", "wgmma", "cluster", "tma"])
 """Parts with GPU-only instructions: files of ``cuda/`` replace them."""
 
 
@@ -111,12 +112,15 @@ def _wrapper(symbol: str, text: str, reports: bool) -> str:
         raise BuildError("cuda on the host", "the kernel has no launch comment", got=symbol)
     sizes = [int(g or 1) for g in launch.groups()]
     grid, block = (f"three{{{', '.join(map(str, s))}}}" for s in (sizes[:3], sizes[3:6]))
+    maps = ", ".join(f"{{{', '.join(m.groups())}}}" for m in _TENSOR_MAP.finditer(text))
+    given = "maps" if maps else "nullptr"
     lines = [
         'extern "C" __attribute__((no_sanitize("thread")))',
         f"void {symbol}(void *const *args, const void *params, int64_t begin, int64_t end, void *scratch) {{",
+        *([f"  static const host::MappedMatrix maps[] = {{{maps}}};"] if maps else []),
         "  host::lock();",
         *(["  host::begin_report(xpurt_report);"] if reports else []),
-        f'  host::launch("{symbol}", gpu_{symbol}, {grid}, {block}, {sizes[6]}, {sizes[7]}, args, params, begin, end);',
+        f'  host::launch("{symbol}", gpu_{symbol}, {grid}, {block}, {sizes[6]}, {sizes[7]}, args, params, {given}, begin, end);',
         *(["  host::end_report((int64_t *)scratch);"] if reports else []),
         "  host::unlock();",
     ]

@@ -25,6 +25,7 @@ from ..heavy import REFERENCE_SMS, TAGS
 from ..launch import LaunchConfig
 from .gemv_mma import MAX_ROWS, mma_leads, mma_stage, mma_tile_config
 from .gemv_problem import GemvProblem, problem_of_layer, problem_of_product, template_stage
+from .hopper_gemm import gated_call, gates, gating_repays
 from .text import matrices_of, supported
 
 __all__ = ["KERNELS", "ROWS", "Gemv", "GemvTileConfig", "NormLinear", "gemv_stage", "gemv_tile_config"]
@@ -150,18 +151,18 @@ class Gemv(Kernel):
 
 @dataclass(frozen=True, slots=True)
 class NormLinear(Kernel):
-    """The GEMV of ``norm_linear``; both kernel names select it."""
+    """The GEMV of ``norm_linear``, which both kernel names select. ``matmul/generated`` also has gated layers of many rows (``hopper_gemm.py``)."""
 
     name: str
     ops: tuple[str, ...] = ("norm_linear",)
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
-        """Return yes for dense floats of at most 16 rows, and a constant weight."""
+        """Return yes for dense floats of at most 16 rows, and a constant weight; and for gated layers that Hopper multiplies."""
         refused = why_not(call)
         if refused is not None:
             return refused
         m = LinearLayer.of(call).m
-        if m > MAX_ROWS:
+        if m > MAX_ROWS and not self._gates_many(call, target):
             return Support.no(Reason.SHAPE_UNSUPPORTED, f"at most {MAX_ROWS} rows are supported, got {m}")
         return Support.yes()
 
@@ -170,6 +171,8 @@ class NormLinear(Kernel):
         layer = LinearLayer.of(call)
         if not layer.m * layer.n:
             return LoweredCall(())
+        if layer.m > MAX_ROWS:
+            return gated_call(call, target)
         return LoweredCall(
             (_stage(call, problem_of_layer(call), target),),
             accumulates="float64" if layer.dtype is DType.FLOAT64 else "float32",
@@ -178,7 +181,12 @@ class NormLinear(Kernel):
     def repays_fusion(self, call: NodeCall, target: CodegenTarget) -> bool:
         """Return yes for so few rows that FMAs do not dominate, and for those that tensor cores multiply."""
         s = problem_of_layer(call)
+        if s.m > MAX_ROWS:
+            return gating_repays(s.m, target)
         return s.m <= ROWS or (s.dtype in TAGS and mma_tile_config(s, target) is not None)
+
+    def _gates_many(self, call: NodeCall, target: CodegenTarget) -> bool:
+        return self.name == "matmul/generated" and gates(call, target)
 
 
 def _stage(call: NodeCall, s: GemvProblem, target: CodegenTarget) -> Stage:

@@ -1,6 +1,7 @@
 """Matrix products on CUDA: ``matmul/generated``, our own GEMM. ``libraries`` has cuBLAS and cuBLASLt.
 
-16-bit floats run on tensor cores (``templates/cuda/gemm.cuh``): a block computes one output tile, its warps one part of that each. Tiles
+Large products of 16-bit floats on Hopper are those of ``hopper_gemm.py``, but for a policy that demands ``batch_invariant``: their bits would
+depend on the number of rows. Other 16-bit floats run on tensor cores (``templates/cuda/gemm.cuh``): a block computes one output tile, its warps one part of that each. Tiles
 of 64 k pass through several stages of shared memory, filled by asynchronous copies. float32 with contiguous k runs on CUDA cores in the same
 way (``fma.py``). Other dtypes and strides have register blocking alone (``templates/cuda/simt.cuh``): each thread has 4x4 or 8x8 results.
 Bias, residual and activation are the epilogue.
@@ -25,6 +26,7 @@ from ..crossovers import crossovers_of
 from ..heavy import TAGS, about, bytes_of, c_bool, constants, multiprocessors, shared_limit
 from ..launch import LaunchConfig, cuda_stage
 from .fma import FmaConfig, fma_config, fma_launch, fma_lowered, fma_numbers, split_arguments
+from .hopper_gemm import hopper_stage, leads
 from .libraries import LIBRARY_ACTS, Cublas, CublasLt
 from .text import Matrices, arguments_of, calls_by_alignment, finish_text, matrices_of, parts_of, supported
 
@@ -101,9 +103,13 @@ def product_tile(p: Product, target: CodegenTarget) -> Tile:
 
 
 class Generated(Kernel):
-    """Our own GEMM."""
+    """Our own GEMM.
+
+    by_hopper: whether large products run by wgmma and TMA.
+    """
 
     name = "matmul/generated"
+    by_hopper = True
     ops: tuple[str, ...] = OPS
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
@@ -124,6 +130,12 @@ class Generated(Kernel):
             return False
         return dtype is DType.FLOAT32 or (sides.a_aligned and sides.b_aligned and p.act not in LIBRARY_ACTS)
 
+    def batch_invariant_form(self) -> Kernel:
+        """Return the kernel with one order of sums for any number of rows."""
+        form = Generated()
+        form.by_hopper = False
+        return form
+
     def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
         """Lower the call to one stage."""
         p = product_of(call).flat()
@@ -134,7 +146,10 @@ class Generated(Kernel):
         if sides is not None and dtype is DType.FLOAT32 and not sides.b_rows and p.k:
             return fma_call(call, p, sides, target)
         tensor_cores = sides is not None and dtype in TAGS
-        stage = tensor_stage(call, p, sides, target) if tensor_cores and sides else simt_stage(call, p)
+        if self.by_hopper and sides is not None and leads(p, sides, dtype, target):
+            stage = hopper_stage(call, p, sides, target)
+        else:
+            stage = tensor_stage(call, p, sides, target) if tensor_cores and sides else simt_stage(call, p)
         return LoweredCall((stage,), accumulates="float64" if dtype is DType.FLOAT64 else "float32")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ....codegen.c_types import C_TYPES
+from ....codegen.c_types import C_TYPES, STORAGE
 from ....decisions import Reason, Support
 from ....types import DType
 from ...kernel import NodeCall, operand_ref
@@ -17,9 +17,11 @@ from ...spec.matmul import product_of
 from ...spec.product import Product, even_stride
 from ..heavy import MAX_BLOCKS_YZ, argument, in_chunks
 from ..launch import Argument
+from ..pointwise import NARROW
 
 __all__ = [
     "Matrices",
+    "activation_text",
     "arguments_of",
     "calls_by_alignment",
     "element_offset_text",
@@ -93,8 +95,16 @@ def arguments_of(call: NodeCall, p: Product) -> list[Argument]:
     ]
 
 
-def finish_text(p: Product, arguments: list[Argument], sums: str) -> list[str]:
-    """Return the epilogue ``KERNEL_finish``: scale the sum, add the terms, apply the activation, store.
+def activation_text(act: str, dtype: DType) -> tuple[str, frozenset[str]]:
+    """Return the expression of an activation of ``x`` for results of a dtype, and its prelude parts. For 16 bits it is a short approximation."""
+    if dtype.bits == 16 and any(act in functions for functions in NARROW.values()):
+        return f"{act}_narrow<{STORAGE[dtype]}>(x)", frozenset(["narrow"])
+    text, parts = ACTIVATIONS[act]
+    return text, frozenset(parts)
+
+
+def finish_text(p: Product, arguments: list[Argument], sums: str, act: str = "") -> list[str]:
+    """Return the epilogue ``KERNEL_finish``: scale the sum, add the terms, apply the activation (``act``, else that of the product), store.
 
     Terms and the result have strides over (batch, rows, columns).
     """
@@ -117,7 +127,7 @@ def finish_text(p: Product, arguments: list[Argument], sums: str) -> list[str]:
         factor = "" if t.factor == 1 else f"({sums}){t.factor!r} * "
         lines.append(f"        x = x + {factor}({sums})load<1>({a.name} + {offset(t.strides)});")
     lines += [
-        f"        return {ACTIVATIONS[p.act][0]};",
+        f"        return {act or ACTIVATIONS[p.act][0]};",
         "    }",
         f"{head} void write(int row, int column, {sums} sum) const {{",
         f"        store<1>(y + ({offset(p.y_strides)}), (typename storage_<{operands[-1].ctype}>::compute)value(row, column, sum));",

@@ -14,14 +14,14 @@ static __forceinline__ u64 advance_desc(u64 desc, int bytes) { return desc + (u6
 template <int N> static __forceinline__ void reg_fence(float (&)[N]) {}
 
 // A product that runs: the rows of 16 bytes that it reads, and when it began.
-constexpr u32 MAX_RUNNING = 64, MAX_ROWS = 288, MAX_SUMS = 4, MAX_OPERANDS = 64;
+constexpr u32 MAX_RUNNING = 64, MAX_ROWS = 544, MAX_SUMS = 4, MAX_OPERANDS = 64;
 struct Running { u32 group, began, rows; u16 row[MAX_ROWS]; };
-struct Sums { float *at; u32 group, n; float value[64]; };      // accumulators that a thread sees after the wait
+struct Sums { float *at; u32 group, n; float value[128]; };     // accumulators that a thread sees after the wait
 struct Operand { const u32 *at; u32 group, value[4]; };         // registers that a product reads
 struct Products {                                               // of a warp: what runs, and the tiles of the last product as numbers
     u32 count;
     Running running[MAX_RUNNING];
-    float a[16][16], b[16][128];
+    float a[16][16], b[16][256];
 };
 struct State { Products *of_warp; Sums (*sums)[MAX_SUMS]; Operand (*operands)[MAX_OPERANDS]; };
 __attribute__((section(".data"))) static State state = {};

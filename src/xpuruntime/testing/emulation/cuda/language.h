@@ -14,6 +14,7 @@
 #define __launch_bounds__(...)
 #define __constant__ static
 #define __shared__ static  // all of it is in .bss, where shared_memory.h finds it
+#define __grid_constant__
 #define __align__(n) __attribute__((aligned(n)))
 
 // Functions and variables of the emulator. They are compiled once, with EMULATOR_ITSELF, and linked with each text of kernels, which only calls them.

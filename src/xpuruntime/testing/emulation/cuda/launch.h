@@ -76,10 +76,18 @@ EMULATOR bool run_cluster() {
     return ran;
 }
 
-// A kernel's arguments: pointers, then numbers of eight bytes.
-template <class A> EMULATOR_HERE A argument(void *const *args, const uint64_t *params, int at, int pointers) {
+// A matrix of a tensor map: its argument, and the sizes of `TensorMap` (tma.h).
+struct MappedMatrix { int64_t argument, rows, columns, row_stride, tile_rows; };
+template <class T> constexpr int is_map = 0;
+
+// A kernel's arguments: pointers, then numbers of eight bytes or tensor maps.
+template <class A> EMULATOR_HERE A argument(void *const *args, const uint64_t *params, const MappedMatrix *maps, int at, int pointers) {
     A a;
-    if (at < pointers) memcpy(&a, &args[at], sizeof a);
+    if constexpr (is_map<A>) {
+        const MappedMatrix &m = maps[at - pointers];
+        const char *const from = (const char *)args[m.argument];
+        a = A{(uintptr_t)from % 16 ? nullptr : from, m.rows, m.columns, m.row_stride, m.tile_rows};
+    } else if (at < pointers) memcpy(&a, &args[at], sizeof a);
     else memcpy(&a, &params[at - pointers], sizeof a);
     return a;
 }
@@ -92,9 +100,10 @@ template <class... A> struct Call {
     void (*f)(A...);
     void *const *args;
     const uint64_t *params;
+    const MappedMatrix *maps;
     template <int... I> __attribute__((no_sanitize("thread"))) void go(indices<I...>) const {
         constexpr int pointers = (0 + ... + is_pointer<A>);
-        f(argument<A>(args, params, I, pointers)...);
+        f(argument<A>(args, params, maps, I, pointers)...);
     }
     __attribute__((no_sanitize("thread"))) static void one(void *self) { ((const Call *)self)->go(typename up_to<sizeof...(A)>::type()); }
 };
@@ -111,8 +120,8 @@ EMULATOR bool run_blocks(int64_t begin, int64_t end) {
 // Run blocks begin to end of a launch; after a fault end the process, or keep the message of a watched launch.
 template <class... A>
 EMULATOR_HERE void launch(const char *name, void (*f)(A...), three grid, three threads, uint32_t bytes, unsigned cluster, void *const *args,
-                     const void *params, int64_t begin, int64_t end) {
-    Call<A...> call = {f, args, (const uint64_t *)params};
+                     const void *params, const MappedMatrix *maps, int64_t begin, int64_t end) {
+    Call<A...> call = {f, args, (const uint64_t *)params, maps};
     prepare();
     machine.kernel = name;
     machine.count = threads.x * threads.y * threads.z, machine.cluster = cluster;

@@ -1,0 +1,218 @@
+// needs: tma wgmma cluster tiles
+// hopper_gemm.cuh: matrix products of 16-bit floats with wgmma and TMA. A block computes tiles of 128 rows and BN columns one after the other: one
+// warp copies tiles of 64 k into STAGES buffers, and two warpgroups of 64 rows each multiply them. The two blocks of a cluster have adjacent rows
+// and the same columns: each copies half of the columns into both.
+//
+// P: T (tensor::Bf16, tensor::F16), BN, STAGES, m, n, k, a_row, b_row (elements from row to row);
+//   GATED    b has two halves of n rows, and a tile BN / 2 columns of each: the first half's results are the gates of the second's
+//   ALIGNED  rows of y start at multiples of 16 bytes, and n is a multiple of 8
+// `a` is [m, k], `b` [n, k]. `finish` is the epilogue: line(row) is a row of y; value(row, column, sum), or value(row, column, gate, sum) if GATED,
+// is a result.
+namespace hopper_gemm {
+
+using tensor::u16;
+using tensor::u32;
+using tensor::u64;
+
+constexpr int BM = 128, BK = 64, CLUSTER = 2, CONSUMERS = 2, THREADS = (CONSUMERS + 1) * 128;
+
+template <class P> struct Sizes {
+    static constexpr int A_BYTES = BM * BK * 2, HALF_BYTES = P::BN / 2 * BK * 2, STAGE = A_BYTES + 2 * HALF_BYTES, STEPS = (P::k + BK - 1) / BK,
+                         COLUMNS = P::GATED ? P::BN / 2 : P::BN,  // results in a row of a tile
+                         TILES_M = (P::m + CLUSTER * BM - 1) / (CLUSTER * BM), TILES = TILES_M * ((P::n + COLUMNS - 1) / COLUMNS);
+    static_assert(P::BN % 32 == 0 && P::STAGES >= 2, "half a tile starts at a multiple of 1024 bytes, and its columns are stored two by two");
+    // The first row of a block's tile, its first column, and the first row of b of each half of its columns.
+    static __device__ __forceinline__ int row(int tile, int rank) { return (tile % TILES_M * CLUSTER + rank) * BM; }
+    static __device__ __forceinline__ int column(int tile) { return tile / TILES_M * COLUMNS; }
+    static __device__ __forceinline__ int line(int tile, int half) { return column(tile) + half * (P::GATED ? P::n : P::BN / 2); }
+};
+
+template <class P> struct Barriers {
+    tma::Barrier full[P::STAGES], empty[P::STAGES];
+};
+
+// Exchange values of four lanes, of which each has the pairs of columns `lane % 4` of N groups of eight columns: afterwards a lane has N adjacent
+// pairs of one group, `lane % N`.
+template <int N> __device__ __forceinline__ void gather_pairs(u32 (&pairs)[N]) {
+    const int lane = threadIdx.x;
+#pragma unroll
+    for (int i = 0; i < N; i += 2) {
+        const u32 other = __shfl_xor_sync(0xffffffffu, lane & 1 ? pairs[i] : pairs[i + 1], 1);
+        if (lane & 1) pairs[i] = other;
+        else pairs[i + 1] = other;
+    }
+    if constexpr (N == 4) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            const u32 other = __shfl_xor_sync(0xffffffffu, lane & 2 ? pairs[i] : pairs[i + 2], 2);
+            if (lane & 2) pairs[i] = other;
+            else pairs[i + 2] = other;
+        }
+    }
+}
+
+// Store N groups of eight columns of a row, from group `j` of the tile on: pair(j) is this lane's pair of columns of a group.
+template <class P, int N, class Pair> __device__ __forceinline__ void store_groups(u16 *line, int column0, int j, bool there, const Pair &pair) {
+    struct __align__(N * 4) Pairs { u32 of[N]; } pairs;
+#pragma unroll
+    for (int i = 0; i < N; ++i) pairs.of[i] = pair(j + i);
+    gather_pairs(pairs.of);
+    const int lane = threadIdx.x % 4, column = column0 + (j + lane % N) * 8 + lane / N * (2 * N);
+    if (there && column < P::n) *(Pairs *)(line + column) = pairs;
+}
+
+// Compute and store the results of a warpgroup's tile.
+template <class P, bool ALIGNED, class Finish>
+__device__ __forceinline__ void store_tile(const float (&sums)[P::BN / 2], int row0, int column0, const Finish &finish) {
+    typedef typename P::T T;
+    constexpr int GROUPS = Sizes<P>::COLUMNS / 8;
+    const int lane = threadIdx.x % 32, first = row0 + threadIdx.x / 32 % 4 * 16 + lane / 4;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        const int row = first + half * 8;
+        const bool there = row < P::m;
+        u16 *const line = finish.line(there ? row : 0);
+        const auto value = [&](int j, int e) -> float {
+            const int column = column0 + j * 8 + lane % 4 * 2 + e;
+            if (!there || column >= P::n) return 0;
+            if constexpr (P::GATED) return finish.value(row, column, sums[j * 4 + half * 2 + e], sums[(j + GROUPS) * 4 + half * 2 + e]);
+            else return finish.value(row, column, sums[j * 4 + half * 2 + e]);
+        };
+        if constexpr (ALIGNED) {
+            const auto pair = [&](int j) { return T::pack(value(j, 0), value(j, 1)); };
+#pragma unroll
+            for (int j = 0; j + 4 <= GROUPS; j += 4) store_groups<P, 4>(line, column0, j, there, pair);
+            if constexpr (GROUPS % 4 == 2) store_groups<P, 2>(line, column0, GROUPS - 2, there, pair);
+        } else {
+#pragma unroll
+            for (int j = 0; j < GROUPS; ++j)
+#pragma unroll
+                for (int e = 0; e < 2; ++e) {
+                    const int column = column0 + j * 8 + lane % 4 * 2 + e;
+                    if (there && column < P::n) line[column] = (u16)T::pack(value(j, e), 0);
+                }
+        }
+    }
+}
+
+// Issue the products of a step.
+template <class P> __device__ __forceinline__ void multiply(float (&sums)[P::BN / 2], u64 a_tile, u64 b_tile, int at, bool accumulate) {
+    hopper::reg_fence(sums);
+    hopper::wgmma_fence();
+#pragma unroll
+    for (int kk = 0; kk < BK / 16; ++kk)
+        hopper::Wgmma<typename P::T, P::BN / 2>::ss(sums, hopper::advance_desc(a_tile, at + kk * 32), hopper::advance_desc(b_tile, at + kk * 32),
+                                                    accumulate || kk > 0);
+    hopper::wgmma_commit();
+}
+
+// Copy this block's tiles, and its half of those that the cluster shares. One thread calls it.
+template <class P> __device__ __forceinline__ void produce(unsigned char *shared, const TensorMap &a_map, const TensorMap &b_map, Barriers<P> &barriers) {
+    typedef Sizes<P> S;
+    const int rank = blockIdx.x % CLUSTER;
+    int stage = 0;
+    u32 phase = 1;
+    const auto acquire = [&]() {
+        tma::wait(barriers.empty[stage], phase);
+        const int now = stage;
+        if (++stage == P::STAGES) stage = 0, phase ^= 1;
+        return now;
+    };
+    for (int tile = blockIdx.x / CLUSTER; tile < S::TILES; tile += gridDim.x / CLUSTER)
+        for (int step = 0; step < S::STEPS; ++step) {
+            const int now = acquire();
+            unsigned char *const to = shared + now * S::STAGE;
+            tma::arrive_expecting(barriers.full[now], S::STAGE);
+            tma::copy(to, a_map, S::row(tile, rank), step * BK, barriers.full[now]);
+            tma::copy_to_all(to + S::A_BYTES + rank * S::HALF_BYTES, b_map, S::line(tile, rank), step * BK, barriers.full[now], (1 << CLUSTER) - 1);
+        }
+    for (int i = 0; i < P::STAGES; ++i) acquire();  // until then the other block arrives at this block's barriers
+}
+
+template <class P, class Finish> __device__ __forceinline__ void consume(unsigned char *shared, Barriers<P> &barriers, const Finish &finish) {
+    typedef Sizes<P> S;
+    const int group = threadIdx.x / 128 - 1, rank = blockIdx.x % CLUSTER;
+    const u64 a_tile = hopper::matrix_desc(tensor::smem_addr(shared) + group * 64 * 128, 0), b_tile = hopper::matrix_desc(tensor::smem_addr(shared) + S::A_BYTES, 0);
+    const auto release = [&](int stage) {
+        if (threadIdx.x % 128 < CLUSTER) tma::arrive_at(barriers.empty[stage], threadIdx.x % 128);
+    };
+    int stage = 0;
+    u32 phase = 0;
+    // The second warpgroup begins a step later, so that the epilogue of one overlaps with products of the other.
+    if (group == 1 && blockIdx.x / CLUSTER < S::TILES && S::STEPS > 1) tma::wait(barriers.full[1], 0);
+    for (int tile = blockIdx.x / CLUSTER; tile < S::TILES; tile += gridDim.x / CLUSTER) {
+        float sums[P::BN / 2];
+        int before = 0;
+        for (int step = 0; step < S::STEPS; ++step) {
+            tma::wait(barriers.full[stage], phase);
+            multiply<P>(sums, a_tile, b_tile, stage * S::STAGE, step > 0);
+            hopper::wgmma_wait<1>();
+            if (step > 0) release(before);
+            before = stage;
+            if (++stage == P::STAGES) stage = 0, phase ^= 1;
+        }
+        hopper::wgmma_wait<0>();
+        hopper::reg_fence(sums);
+        release(before);
+        store_tile<P, P::ALIGNED>(sums, S::row(tile, rank) + group * 64, S::column(tile), finish);
+    }
+}
+
+// Without TMA, which needs matrices that start at multiples of 16 bytes: all threads copy a tile, and then two warpgroups multiply it.
+template <class P, class Finish> __device__ __forceinline__ void run_unaligned(unsigned char *shared, const u16 *a, const u16 *b, const Finish &finish) {
+    typedef Sizes<P> S;
+    constexpr int CHUNKS = BK / 8, A_CHUNKS = BM * CHUNKS, ALL = A_CHUNKS + P::BN * CHUNKS;
+    const int group = (int)threadIdx.x / 128 - 1, rank = blockIdx.x % CLUSTER;
+    const u64 a_tile = hopper::matrix_desc(tensor::smem_addr(shared) + (group > 0 ? 64 * 128 : 0), 0);
+    const u64 b_tile = hopper::matrix_desc(tensor::smem_addr(shared) + S::A_BYTES, 0);
+    for (int tile = blockIdx.x / CLUSTER; tile < S::TILES; tile += gridDim.x / CLUSTER) {
+        float sums[P::BN / 2];
+        for (int step = 0; step < S::STEPS; ++step) {
+            __syncthreads();  // the last step's products are complete
+            for (int i = threadIdx.x; i < ALL; i += THREADS) {
+                const bool of_a = i < A_CHUNKS;
+                const int r = (of_a ? i : i - A_CHUNKS) / CHUNKS, chunk = i % CHUNKS, half = r / (P::BN / 2);
+                const int row = of_a ? S::row(tile, rank) + r : S::line(tile, half) + r - half * (P::BN / 2);
+                const bool there = row < (of_a ? P::m : P::n * (P::GATED ? 2 : 1));
+                const u16 *const from = of_a ? a + (long long)(there ? row : 0) * P::a_row : b + (long long)(there ? row : 0) * P::b_row;
+                tiles::load_chunk_async<false>(shared + (of_a ? 0 : S::A_BYTES) + tiles::swizzle<CHUNKS>(r, chunk) * 16, from, step * BK + chunk * 8, P::k, there);
+            }
+            hopper::fence_proxy_async();
+            __syncthreads();
+            if (group < 0) continue;
+            multiply<P>(sums, a_tile, b_tile, 0, step > 0);
+            hopper::wgmma_wait<0>();
+        }
+        if (group < 0) continue;
+        hopper::reg_fence(sums);
+        store_tile<P, false>(sums, S::row(tile, rank) + group * 64, S::column(tile), finish);
+    }
+}
+
+template <class P, class Finish>
+__device__ __forceinline__ void run(const u16 *a, const u16 *b, const u16 *y, const TensorMap &a_map, const TensorMap &b_map, const Finish &finish) {
+    DYNAMIC_SMEM(shared);
+    if (((u64)a | (u64)b | (u64)y) % 16) {
+        griddep_wait();
+        run_unaligned<P>(shared, a, b, finish);
+        return;
+    }
+    Barriers<P> &barriers = *(Barriers<P> *)(shared + P::STAGES * Sizes<P>::STAGE);
+    if (threadIdx.x < P::STAGES) {
+        tma::init(barriers.full[threadIdx.x], 1);
+        tma::init(barriers.empty[threadIdx.x], CLUSTER * CONSUMERS);
+    }
+    cluster_arrive();
+    cluster_wait();
+    if (threadIdx.x < 128) {
+        tma::give_registers<40>();
+        griddep_wait();
+        if (threadIdx.x == 0) produce<P>(shared, a_map, b_map, barriers);
+    } else {
+        tma::take_registers<232>();
+        griddep_wait();
+        consume<P>(shared, barriers, finish);
+    }
+}
+
+}  // namespace hopper_gemm

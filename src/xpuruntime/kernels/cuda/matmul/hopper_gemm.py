@@ -1,0 +1,188 @@
+"""Products of many rows on Hopper: 16-bit floats, by wgmma and TMA (``templates/cuda/hopper_gemm.cuh``), with the epilogue in the same launch.
+
+A gated layer multiplies its gate's activation by the other half of its results before they are stored. ``benchmarks/cuda/products_hopper.py`` compares
+both with cuBLASLt, which needs a second launch for such an epilogue.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from ....codegen.cuda.target import CudaTarget
+from ....codegen.target import CodegenTarget
+from ....types import DType
+from ...kernel import LoweredCall, NodeCall, Stage
+from ...spec.linear import LinearLayer
+from ...spec.product import Product
+from ..crossovers import crossovers_of
+from ..heavy import TAGS, about, bytes_of, c_bool, constants, in_chunks, multiprocessors, shared_limit
+from ..launch import Argument, LaunchConfig, TiledMatrix, cuda_stage
+from .gemv_problem import problem_of_layer
+from .text import Matrices, activation_text, arguments_of, finish_text
+
+__all__ = [
+    "HOPPER_TILES",
+    "HopperTile",
+    "gated_call",
+    "gates",
+    "gating_repays",
+    "hopper_stage",
+    "hopper_tile",
+    "leads",
+    "multiplies",
+]
+
+_ROWS, _STEP, _CLUSTER, _THREADS = 128, 64, 2, 384
+"""Rows of a tile, values of k of a step, blocks of a cluster, which share columns, and threads of a block."""
+_BARRIER_BYTES = 16
+"""Bytes of the two mbarriers of a stage."""
+_TILE_COST = 16
+"""Cost of a step of a tile besides that of its columns, in columns: fitted to the tiles of products on an H100 and an H200."""
+
+
+@dataclass(frozen=True, slots=True)
+class HopperTile:
+    """The columns of b in a block's tile, and the stages of shared memory."""
+
+    columns: int
+    stages: int
+
+    @property
+    def shared(self) -> int:
+        """Bytes of shared memory."""
+        return self.stages * ((_ROWS + self.columns) * _STEP * 2 + _BARRIER_BYTES)
+
+    def tiles(self, m: int, n: int, halves: int = 1) -> int:
+        """Return the tiles of a cluster's blocks."""
+        return math.ceil(m / (_CLUSTER * _ROWS)) * math.ceil(n / (self.columns // halves))
+
+    def waves(self, m: int, n: int, halves: int, num_sms: int) -> int:
+        """Return the tiles that a block computes one after the other."""
+        return math.ceil(self.tiles(m, n, halves) / max(1, num_sms // _CLUSTER))
+
+
+HOPPER_TILES: tuple[HopperTile, ...] = (
+    HopperTile(256, 4), HopperTile(224, 5), HopperTile(192, 5), HopperTile(160, 6), HopperTile(128, 7), HopperTile(96, 8), HopperTile(64, 9),
+)  # fmt: skip
+"""Tiles whose columns are those of a wgmma instruction, with as many stages as fit."""
+
+
+def hopper_tile(m: int, n: int, target: CodegenTarget, halves: int = 1) -> HopperTile | None:
+    """Return the tile whose waves take the least time; None if the target lacks the instructions or the shared memory, or for too many rows."""
+    if not isinstance(target, CudaTarget) or not (target.sm.wgmma and target.sm.tma):
+        return None
+    if target.config.max_cluster_size < _CLUSTER or max(m, n * halves) + _CLUSTER * _ROWS >= 2**31:
+        return None
+    num_sms, fitting = multiprocessors(target), [t for t in HOPPER_TILES if t.shared <= shared_limit(target)]
+    return min(
+        fitting,
+        key=lambda t: (t.waves(m, n, halves, num_sms) * (t.columns + _TILE_COST), -t.columns),
+        default=None,
+    )
+
+
+def multiplies(p: Product, sides: Matrices, dtype: DType, target: CodegenTarget) -> bool:
+    """Return whether a product of flat operands has the form: k contiguous on both sides, rows that TMA copies, one matrix."""
+    aligned = sides.a_aligned and sides.b_aligned and sides.a_row >= p.k and sides.b_line >= p.k
+    form = aligned and not sides.b_rows and p.batches == 1 and not p.batch
+    return form and dtype in TAGS and p.m * p.n * p.k > 0 and hopper_tile(p.m, p.n, target) is not None
+
+
+def gates(call: NodeCall, target: CodegenTarget) -> bool:
+    """Return whether a ``norm_linear`` is a gated layer of the form: 16-bit floats, no norm, no terms, rows that TMA copies."""
+    layer = LinearLayer.of(call)
+    form = (
+        layer.halves == 2 and not layer.operands and layer.dtype in TAGS and layer.m * layer.n * layer.k > 0
+    )
+    return form and in_chunks(layer.dtype, layer.k) and hopper_tile(layer.m, layer.n, target, 2) is not None
+
+
+def leads(p: Product, sides: Matrices | None, dtype: DType, target: CodegenTarget) -> bool:
+    """Return whether a product has the form, and is faster than with the tiles of ``generated.py``."""
+    if sides is None or not multiplies(p, sides, dtype, target):
+        return False
+    return _fits(p.m) and p.m * p.n * p.k >= crossovers_of(target).hopper_min_work
+
+
+def gating_repays(m: int, target: CodegenTarget) -> bool:
+    """Return whether a gated layer of so many rows is faster than cuBLASLt and a second launch."""
+    return _fits(m) and m >= crossovers_of(target).gated_min_rows
+
+
+def _fits(m: int) -> bool:
+    """Return whether the tiles of a cluster have at most an eighth more rows than a product."""
+    return math.ceil(m / (_CLUSTER * _ROWS)) * _CLUSTER * _ROWS * 8 <= m * 9
+
+
+def hopper_stage(
+    call: NodeCall, p: Product, sides: Matrices, target: CodegenTarget, tile: HopperTile | None = None
+) -> Stage:
+    """Return the stage of a product."""
+    tile = hopper_tile(p.m, p.n, target) if tile is None else tile
+    assert tile is not None
+    arguments, dtype = arguments_of(call, p), call.outputs[0].dtype
+    text, parts = activation_text(p.act, dtype)
+    finish = finish_text(p, arguments, "float", text)
+    return _stage(
+        call, dtype, (p.m, p.n, p.k), (sides.a_row, sides.b_line), 1, tile, arguments, finish, target,
+        parts=parts | {"hopper_gemm"}, flops=2 * p.m * p.n * p.k,
+    )  # fmt: skip
+
+
+def gated_call(call: NodeCall, target: CodegenTarget, tile: HopperTile | None = None) -> LoweredCall:
+    """Return a gated layer."""
+    layer, problem = LinearLayer.of(call), problem_of_layer(call)
+    tile = hopper_tile(layer.m, layer.n, target, 2) if tile is None else tile
+    assert tile is not None
+    a, b, y = problem.arguments
+    text, parts = activation_text(layer.act, layer.dtype)
+    finish = [
+        f"struct KERNEL_finish {{ {y.text};",
+        f"    __device__ __forceinline__ tensor::u16 *line(int row) const {{ return (tensor::u16 *)y + (long long)row * {layer.n}; }}",
+        f"    __device__ __forceinline__ float value(int, int, float x, float sum) const {{ return {text} * sum; }}",
+        "};",
+    ]
+    stage = _stage(
+        call, layer.dtype, (layer.m, layer.n, layer.k), (layer.k, layer.k), 2, tile, [a, b, y], finish, target,
+        parts=parts | {"hopper_gemm"}, flops=4 * layer.m * layer.n * layer.k,
+    )  # fmt: skip
+    return LoweredCall((stage,))
+
+
+def _stage(
+    call: NodeCall, dtype: DType, size: tuple[int, int, int], rows: tuple[int, int], halves: int, tile: HopperTile, arguments: list[Argument],
+    finish: list[str], target: CodegenTarget, *, parts: frozenset[str], flops: int,
+) -> Stage:  # fmt: skip
+    (m, n, k), (a_row, b_row) = size, rows
+    numbers = {
+        "BN": tile.columns,
+        "STAGES": tile.stages,
+        "m": m,
+        "n": n,
+        "k": k,
+        "a_row": a_row,
+        "b_row": b_row,
+    }
+    flags = {"GATED": c_bool(halves == 2), "ALIGNED": c_bool(n % 8 == 0)}
+    before = [
+        "struct KERNEL_gemm {", f"    typedef {TAGS[dtype]} T;", constants("int", numbers), constants("bool", flags), "};", *finish,
+    ]  # fmt: skip
+    body = [
+        f"const KERNEL_finish finish = {{{', '.join(a.name for a in arguments[2:])}}};",
+        "typedef const tensor::u16 *In;",
+        "hopper_gemm::run<KERNEL_gemm>((In)a, (In)b, (In)y, a_map, b_map, finish);",
+    ]
+    blocks = min(tile.tiles(m, n, halves), max(1, multiprocessors(target) // _CLUSTER)) * _CLUSTER
+    launch = LaunchConfig(
+        (blocks, 1, 1), (_THREADS, 1, 1), tile.shared, min_blocks_per_sm=1, cluster=_CLUSTER
+    )
+    matrices = (
+        TiledMatrix("a", m, k, a_row, _ROWS),
+        TiledMatrix("b", n * halves, k, b_row, tile.columns // 2),
+    )
+    return cuda_stage(
+        f"matmul_{m}x{n}x{k}" if halves == 1 else f"gated_{m}x{n}x{k}", about(call, f"wgmma, {_ROWS}x{tile.columns} a block"), arguments, body, launch,
+        before=before, matrices=matrices, parts=parts, waits_itself=True, flops=flops,
+        bytes=bytes_of([*(o.spec for o in call.tensors), call.outputs[0]]),
+    )  # fmt: skip
