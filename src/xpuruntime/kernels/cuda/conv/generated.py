@@ -27,6 +27,7 @@ from ...spec.conv_shape import ConvShape
 from ..crossovers import crossovers_of
 from ..heavy import (
     MAX_BLOCKS_YZ,
+    REFERENCE_SMS,
     TAGS,
     about,
     bytes_of,
@@ -234,7 +235,7 @@ def _plain_stage(call: NodeCall, s: ConvShape, packed_k: int) -> Stage:
     arguments = arguments_of(call)
     sums, ctype, wtype = accumulator(call.outputs[0].dtype), arguments[0].ctype, arguments[1].ctype
     blocks_wide = math.ceil(s.pixels / 128) * math.ceil(s.filters / 128) * s.groups
-    large = sums != "double" and blocks_wide >= 132
+    large = sums != "double" and blocks_wide >= REFERENCE_SMS
     rows, columns = (8, 8) if large else (4, 4)
     if packed_k:
         offset = f"(int64_t)column * {packed_k} + k"

@@ -23,7 +23,7 @@ from ...portable.text import offset_text
 from ...spec.matmul import OPS, product_of
 from ...spec.product import Product
 from ..crossovers import crossovers_of
-from ..heavy import TAGS, about, bytes_of, c_bool, constants, multiprocessors, shared_limit
+from ..heavy import REFERENCE_SMS, TAGS, about, bytes_of, c_bool, constants, multiprocessors, shared_limit
 from ..launch import LaunchConfig, cuda_stage
 from .fma import FmaConfig, fma_config, fma_launch, fma_lowered, fma_numbers, split_arguments
 from .hopper_gemm import hopper_stage, leads
@@ -247,7 +247,7 @@ def simt_stage(call: NodeCall, p: Product) -> Stage:
     sums = accumulator(dtype)
     lead = len(p.batch)
     batch = "(int64_t)blockIdx.z"
-    large = sums != "double" and math.ceil(p.m / 128) * math.ceil(p.n / 128) * p.batches >= 132
+    large = sums != "double" and math.ceil(p.m / 128) * math.ceil(p.n / 128) * p.batches >= REFERENCE_SMS
     results = 8 if large else 4
     blocks = math.ceil(p.m / (16 * results)) * math.ceil(p.n / (16 * results))
     k_step, n_step = p.b_strides[lead:]
