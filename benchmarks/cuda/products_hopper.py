@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -135,5 +136,10 @@ def note(row: Any) -> str:
     return f"{row['ratio']} of {row['chosen']}, {row['us']}"
 
 
+def main(argv: Sequence[str] | None = None) -> int:
+    """Return 1 if a case fails."""
+    return run_cases(__doc__, __file__, measured, CASES, note=note, argv=argv)
+
+
 if __name__ == "__main__":
-    sys.exit(run_cases(__doc__, __file__, measured, CASES, note=note))
+    sys.exit(main())

@@ -176,13 +176,14 @@ class Demands:
         for target in self.targets:
             facts = facts_of(graph, node, phase=self.phase, device=target.name.partition(":")[0])
             demands = node_demands(self.kernel, facts)
-            usable = [k for k, s in offers(call, target) if s and not k.on_request]
+            able = [k for k, s in offers(call, target) if s]
+            usable = [k for k in able if not k.on_request]
             allowed = [k for k in usable if not demands.forbids(k.name.partition("/")[2])]
             if not allowed:
                 return Support.no(
                     Reason.OP_UNSUPPORTED, f"no kernel that the policy allows computes {node.op}"
                 )
-            names = [k.name.partition("/")[2] for k in usable]
+            names = [k.name.partition("/")[2] for k in able]
             wanted = next(
                 (n for n in _named_kernels(self.kernel, facts) if n in self._kernels(node.op)), None
             )
