@@ -39,14 +39,14 @@ def run_cases(
     parser.add_argument("--one", help="a case; for the script itself")
     parser.add_argument("--lock", type=Path, help="for the script itself")
     args = parser.parse_args(argv)
+    if args.dry_run:
+        print(*args.cases, sep="\n")
+        return 0
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     if args.one:
         torch.set_num_threads(1)
         with torch.inference_mode():
             print("ROW " + json.dumps(one(args.one, args.lock)), flush=True)
-        return 0
-    if args.dry_run:
-        print(*args.cases, sep="\n")
         return 0
     if not torch.cuda.is_available():
         raise SystemExit(
