@@ -345,14 +345,15 @@ TEST_CASE("programs that exceed the device limits are refused before they run") 
           "kernel test/add (add) asks for 307200 bytes of shared memory, the device has 204800");
     CHECK(refusal("cluster", std::vector<int64_t>{0, 1, 1}) ==
           "kernel test/add (add) has a cluster that exceeds the device limits");
-    for (const std::vector<int64_t>& maps : std::vector<std::vector<int64_t>>{{0, 10, 8, 8},
-                                                                              {3, 10, 8, 8, 64},
-                                                                              {0, 10, 8, 12, 64},
-                                                                              {0, 10, 16, 8, 64},
-                                                                              {0, 0, 8, 8, 64},
-                                                                              {0, 10, 8, 8, 257}})
-        CHECK(refusal("tensor_maps", maps) ==
-              "kernel test/add (add) has tensor maps that no device can encode");
+    CHECK(refusal("tensor_maps", std::vector<int64_t>{0, 10, 8, 8}) ==
+          "kernel test/add (add) has tensor maps of 4 numbers, which is no multiple of five");
+    CHECK(refusal("tensor_maps", std::vector<int64_t>{0, 10, 8, 12, 64}) ==
+          "kernel test/add (add) has a tensor map that no device can encode: argument, rows, columns, row "
+          "stride and rows of a tile are 0, 10, 8, 12, 64");
+    for (const std::vector<int64_t>& map : std::vector<std::vector<int64_t>>{
+             {3, 10, 8, 8, 64}, {-1, 10, 8, 8, 64}, {0, 10, 16, 8, 64}, {0, 0, 8, 8, 64}, {0, 10, 8, 8, 257}})
+        CHECK(refusal("tensor_maps", map).find("has a tensor map that no device can encode") !=
+              std::string::npos);
     Plan plan = chain(*on, n);
     plan.calls[0].symbol = "absent";
     CHECK(Executor::create(on, plan, 1).status.message == "the program's CUBIN has no absent");

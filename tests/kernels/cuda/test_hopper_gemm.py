@@ -45,6 +45,7 @@ class Tiled(Generated):
     """Our GEMM with one tile, for products of any size."""
 
     def __init__(self, tile: HopperTile) -> None:
+        super().__init__()
         self.tile = tile
 
     def lower(self, call: Any, target: Any) -> LoweredCall:
@@ -106,7 +107,7 @@ def test_sizes_that_fill_no_tile(m: int, n: int, k: int, dtype: Any) -> None:
     )
 
 
-def test_terms_and_factors_are_the_epilogue() -> None:
+def test_terms_are_the_epilogue() -> None:
     x, w, bias, residual = random(140, 72), random(80, 72, scale=0.1), random(80), random(140, 80)
     judge(Tiled(HopperTile(64, 2)), "fused_linear", x, w, bias, residual, weights="12", act="gelu")
 

@@ -58,22 +58,36 @@ bool read_sizes(const KernelCall& call, const char* name, const int64_t (&limits
     return true;
 }
 
-// Read the matrices of tensor maps. Return false if one is invalid.
-bool read_matrices(const KernelCall& call, std::vector<TiledMatrix>* matrices) {
-    const auto* const values = option<std::vector<int64_t>>(call, "tensor_maps");
-    if (values == nullptr) return true;
+// True if the driver can encode a tensor map of the matrix, which is one of so many arguments.
+bool is_encodable(const TiledMatrix& m, size_t arguments) {
     constexpr int64_t max_rows = int64_t{1} << 31, max_stride = int64_t{1} << 38, max_tile_rows = 256;
-    if (values->size() % 5 != 0) return false;
+    if (m.argument < 0 || m.argument >= static_cast<int64_t>(arguments)) return false;
+    if (m.rows < 1 || m.rows > max_rows || m.columns < 1 || m.columns > max_rows) return false;
+    if (m.row_stride < m.columns || m.row_stride > max_stride || m.row_stride % 8 != 0) return false;
+    return m.tile_rows >= 1 && m.tile_rows <= max_tile_rows;
+}
+
+// Read the matrices of tensor maps.
+Status read_matrices(const KernelCall& call, std::vector<TiledMatrix>* matrices) {
+    const auto* const values = option<std::vector<int64_t>>(call, "tensor_maps");
+    if (values == nullptr) return {};
+    if (values->size() % 5 != 0)
+        return invalid_call(call, "has tensor maps of " + std::to_string(values->size()) +
+                                      " numbers, which is no multiple of five");
     for (size_t i = 0; i < values->size(); i += 5) {
         const int64_t* const v = values->data() + i;
         const TiledMatrix m{v[0], v[1], v[2], v[3], v[4]};
-        if (m.argument < 0 || m.argument >= static_cast<int64_t>(call.args.size())) return false;
-        if (m.rows < 1 || m.rows > max_rows || m.columns < 1 || m.columns > max_rows) return false;
-        if (m.row_stride < m.columns || m.row_stride > max_stride || m.row_stride % 8 != 0) return false;
-        if (m.tile_rows < 1 || m.tile_rows > max_tile_rows) return false;
+        if (!is_encodable(m, call.args.size())) {
+            std::string got;
+            for (size_t k = 0; k < 5; ++k) got += (k == 0 ? "" : ", ") + std::to_string(v[k]);
+            return invalid_call(call,
+                                "has a tensor map that no device can encode: argument, rows, columns, row "
+                                "stride and rows of a tile are " +
+                                    got);
+        }
         matrices->push_back(m);
     }
-    return true;
+    return {};
 }
 
 Status encode(const Device& device, const KernelCall& call, const TiledMatrix& matrix, void* address,
@@ -152,8 +166,7 @@ Result<LaunchParams> launch_of(const Device& device, const KernelCall& call) {
             return invalid_call(call, "has a cluster that exceeds the device limits");
         params.attributes[params.attribute_count++] = cluster;
     }
-    if (!read_matrices(call, &params.matrices))
-        return invalid_call(call, "has tensor maps that no device can encode");
+    XPURT_TRY(read_matrices(call, &params.matrices));
     const bool* const pdl = option<bool>(call, "pdl");
     if (pdl != nullptr && *pdl && device.capability >= 90) {
         CUlaunchAttribute overlap;

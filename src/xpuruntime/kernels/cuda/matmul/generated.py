@@ -109,8 +109,10 @@ class Generated(Kernel):
     """
 
     name = "matmul/generated"
-    by_hopper = True
     ops: tuple[str, ...] = OPS
+
+    def __init__(self, *, by_hopper: bool = True) -> None:
+        self.by_hopper = by_hopper
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
         """Return yes for every dtype and any strides of the operands."""
@@ -132,9 +134,7 @@ class Generated(Kernel):
 
     def batch_invariant_form(self) -> Kernel:
         """Return the kernel with one order of sums for any number of rows."""
-        form = Generated()
-        form.by_hopper = False
-        return form
+        return Generated(by_hopper=False)
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
         """Lower the call to one stage."""
