@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import math
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-import xpuruntime as xrt  # noqa: E402
+from support.torch_oracle import run_natively  # noqa: E402
 
-sys.path.insert(0, str(Path(__file__).parent))
-from torch_oracle import run_natively  # noqa: E402
+import xpuruntime as xrt  # noqa: E402
 
 
 def same_bits(got: Any, want: Any) -> None:
