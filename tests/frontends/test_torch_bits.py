@@ -11,8 +11,6 @@ torch = pytest.importorskip("torch")
 
 from support.torch_oracle import run_natively  # noqa: E402
 
-import xpuruntime as xrt  # noqa: E402
-
 
 def same_bits(got: Any, want: Any) -> None:
     assert got.dtype == want.dtype
@@ -47,10 +45,13 @@ def test_neighbors_of_floats(dtype: str) -> None:
     same_bits(got, torch.nextafter(*(v.contiguous() for v in torch.broadcast_tensors(x, y))))
 
 
-def test_neighbors_of_bfloat16_are_refused() -> None:
-    x = floats("bfloat16")
-    with pytest.raises(xrt.XpuError, match=r"nextafter.*bfloat16 is not supported"):
-        run_natively([torch.nextafter], x, x)
+@pytest.mark.parametrize("towards", [math.inf, -math.inf, 0.0, -0.0, 1.0, math.nan])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_neighbors_of_every_float_of_16_bits(dtype: str, towards: float) -> None:
+    x = torch.arange(65536, dtype=torch.int32).to(torch.int16).view(getattr(torch, dtype))
+    y = torch.full_like(x, towards)
+    (got,) = run_natively([torch.nextafter], x, y)
+    same_bits(got, torch.nextafter(x, y))
 
 
 @pytest.mark.sampled(2)
