@@ -54,6 +54,15 @@ def test_neighbors_of_every_float_of_16_bits(dtype: str, towards: float) -> None
     same_bits(got, torch.nextafter(x, y))
 
 
+@pytest.mark.parametrize("kind", ["e4m3fn", "e4m3fnuz", "e5m2", "e5m2fnuz", "e8m0fnu"])
+def test_casts_to_floats_of_8_bits(kind: str) -> None:
+    """Values beyond the largest become infinity or NaN, or saturate, as in PyTorch."""
+    x = torch.arange(65536, dtype=torch.int32).to(torch.int16).view(torch.bfloat16)
+    narrow = getattr(torch, f"float8_{kind}")
+    (got,) = run_natively([lambda x: x.to(narrow).to(torch.bfloat16)], x)
+    same_bits(got, x.to(narrow).to(torch.bfloat16))
+
+
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "int32", "int64"])
 def test_common_divisors(dtype: str) -> None:
