@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.device_under_test import named
+from support.narrow_chains import PAIRS, check_chains
 from support.native import check, compile_native
 
 from xpuruntime import ir
@@ -190,6 +191,12 @@ def test_casts_between_all_types(level: str) -> None:
             b.output(f"{source.value}_{to.value}", b.cast(x, dtype=to))
     with np.errstate(all="ignore"):
         check_each(b.build(), feeds, target=level)
+
+
+@pytest.mark.parametrize("level", [*LEVELS, "cpu:x86-64-v4+bf16"])
+@pytest.mark.parametrize(("wide", "narrow"), PAIRS)
+def test_values_of_16_bits_are_rounded_inside_a_chain(wide: str, narrow: str, level: str) -> None:
+    check_chains(wide, narrow, level)
 
 
 @pytest.mark.parametrize("level", [*LEVELS, "cpu:x86-64-v4+bf16"])

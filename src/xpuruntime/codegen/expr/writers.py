@@ -168,8 +168,10 @@ def clamp(s: PointwiseCall) -> str:
 
 
 def cast(s: PointwiseCall) -> str:
-    """Write a cast. A cast to a narrow float rounds at once."""
+    """Write a cast. A cast to a narrow float rounds at once, also one of a value of this dtype."""
     x, to = s.term(0), s.dtype
+    if x.dtype is to and to in (DType.FLOAT16, DType.BFLOAT16):
+        return f"convert<{STORAGE[to]}>({x.text})"
     return x.text if x.dtype is to else converted(x, to)
 
 
