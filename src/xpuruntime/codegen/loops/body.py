@@ -15,7 +15,7 @@ import numpy as np
 from ...decisions import Reason
 from ...ir.attributes import Attrs, AttrValue, Const
 from ...ir.graph import Graph, Node
-from ...types import DType, TensorSpec
+from ...types import HALF_FLOATS, DType, TensorSpec
 from ..expr.expression import POINTWISE, why_not
 from ..expr.terms import COMPUTED
 from .formulas import FORMULAS, is_row, row_axes
@@ -35,7 +35,22 @@ from .plans import (
     tensor_of,
 )
 
-_NARROW = (DType.FLOAT16, DType.BFLOAT16)
+__all__ = [
+    "CONSTANT",
+    "POSITION",
+    "Dims",
+    "Input",
+    "LoopBody",
+    "LoopPlan",
+    "Operand",
+    "Operation",
+    "UnsupportedLoop",
+    "body_of",
+    "plan",
+    "shape_of",
+    "space_of",
+]
+
 _TESTS = (
     "isinf",
     "eq",
@@ -56,22 +71,6 @@ _EXACT = frozenset(("cast", "bitcast", CONSTANT))
 """Ops whose result is a number of its dtype."""
 _SELECTING = frozenset(["neg", "abs", "relu", "maximum", "minimum", "clamp", "where", "amax", "amin"])
 """Ops whose result is a number of its dtype if the operands are."""
-
-__all__ = [
-    "CONSTANT",
-    "POSITION",
-    "Dims",
-    "Input",
-    "LoopBody",
-    "LoopPlan",
-    "Operand",
-    "Operation",
-    "UnsupportedLoop",
-    "body_of",
-    "plan",
-    "shape_of",
-    "space_of",
-]
 
 
 def plan(node: Node, operands: Sequence[Operand], space: tuple[int, ...]) -> LoopPlan:
@@ -242,7 +241,7 @@ class LoopBody:
         if not isinstance(source, str) or not isinstance(operand, str):
             return source
         spec = self._spec(operand)
-        if spec.dtype not in _NARROW or self._is_exact(source, spec.dtype):
+        if spec.dtype not in HALF_FLOATS or self._is_exact(source, spec.dtype):
             return source
         return self._emit("cast", (source,), Attrs(), spec.dtype, spec.rank)
 
