@@ -389,7 +389,7 @@ def test_our_gemm_leads_where_results_are_the_most_traffic(rows: int, k: int, ac
         b.weight("bias", "float16[768]"),
     ]
     b.output("y", b.call("fused_linear", *operands, act=act))
-    assert Generated().leads(call_of(b.build(), {"w": 0, "bias": 0}), cuda_target("cuda:sm_90")) is leads
+    assert Generated().leads(call_of(b.build(), {"w": 0, "bias": 0}), cuda_target("cuda:sm_80")) is leads
 
 
 def test_tiles_of_a_short_k_are_small() -> None:

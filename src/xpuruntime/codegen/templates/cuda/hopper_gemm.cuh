@@ -7,7 +7,7 @@
 //   GATED    b has two halves of n rows, and a tile BN / 2 columns of each: the first half's results are the gates of the second's
 //   ALIGNED  rows of y start at multiples of 16 bytes, and n is a multiple of 8
 // `a` is [m, k], `b` [n, k]. `finish` is the epilogue: line(row) is a row of y; value(row, column, sum), or value(row, column, gate, sum) if GATED,
-// is a result.
+// is a result. If finish.STARTS, sums of a column start from start(column): so terms of columns are loaded before the products, not in the epilogue.
 namespace hopper_gemm {
 
 using tensor::u16;
@@ -51,46 +51,77 @@ template <int N> __device__ __forceinline__ void gather_pairs(u32 (&pairs)[N]) {
     }
 }
 
-// Store N groups of eight columns of a row, from group `j` of the tile on: pair(j) is this lane's pair of columns of a group.
-template <class P, int N, class Pair> __device__ __forceinline__ void store_groups(u16 *line, int column0, int j, bool there, const Pair &pair) {
-    struct __align__(N * 4) Pairs { u32 of[N]; } pairs;
+// Store N groups of eight columns of a row, from group `j` of the tile on: `pairs` has this lane's pair of columns of each.
+template <class P, int N> __device__ __forceinline__ void store_groups(u16 *line, int column0, int j, bool there, u32 (&pairs)[N]) {
+    struct __align__(N * 4) Pairs { u32 of[N]; } gathered;
+    gather_pairs(pairs);
 #pragma unroll
-    for (int i = 0; i < N; ++i) pairs.of[i] = pair(j + i);
-    gather_pairs(pairs.of);
+    for (int i = 0; i < N; ++i) gathered.of[i] = pairs[i];
     const int lane = threadIdx.x % 4, column = column0 + (j + lane % N) * 8 + lane / N * (2 * N);
-    if (there && column < P::n) *(Pairs *)(line + column) = pairs;
+    if (there && column < P::n) *(Pairs *)(line + column) = gathered;
 }
 
-// Compute and store the results of a warpgroup's tile.
-template <class P, bool ALIGNED, class Finish>
-__device__ __forceinline__ void store_tile(const float (&sums)[P::BN / 2], int row0, int column0, const Finish &finish) {
+// Compute and store the results of a warpgroup's tile. Results that are not there are computed, too, from the terms of the last row or column: without
+// branches, the loads of several terms are in flight at a time.
+template <class P, bool ALIGNED, class Finish> struct Epilogue {
     typedef typename P::T T;
-    constexpr int GROUPS = Sizes<P>::COLUMNS / 8;
-    const int lane = threadIdx.x % 32, first = row0 + threadIdx.x / 32 % 4 * 16 + lane / 4;
+    static constexpr int GROUPS = Sizes<P>::COLUMNS / 8;
+    const float (&sums)[P::BN / 2];
+    const Finish &finish;
+    int first, column0;
+
+    static __device__ __forceinline__ int lane_column() { return threadIdx.x % 4 * 2; }
+    __device__ __forceinline__ int row(int half) const { return first + half * 8; }
+    __device__ __forceinline__ bool there(int half) const { return row(half) < P::m; }
+    __device__ __forceinline__ int safe_row(int half) const { return there(half) ? row(half) : P::m - 1; }
+    __device__ __forceinline__ float value(int half, int j, int e) const {
+        int column = column0 + j * 8 + lane_column() + e;
+        if (P::n % Sizes<P>::COLUMNS != 0) column = column < P::n ? column : P::n - 1;
+        const float sum = sums[j * 4 + half * 2 + e];
+        if constexpr (P::GATED) return finish.value(safe_row(half), column, sum, sums[(j + GROUPS) * 4 + half * 2 + e]);
+        else return finish.value(safe_row(half), column, sum);
+    }
+    // Both rows of a lane, so that they share the terms of a column.
+    template <int N> __device__ __forceinline__ void store_both(u16 *const (&lines)[2], int j) const {
+        u32 pairs[2][N];
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-        const int row = first + half * 8;
-        const bool there = row < P::m;
-        u16 *const line = finish.line(there ? row : 0);
-        const auto value = [&](int j, int e) -> float {
-            const int column = column0 + j * 8 + lane % 4 * 2 + e;
-            if (!there || column >= P::n) return 0;
-            if constexpr (P::GATED) return finish.value(row, column, sums[j * 4 + half * 2 + e], sums[(j + GROUPS) * 4 + half * 2 + e]);
-            else return finish.value(row, column, sums[j * 4 + half * 2 + e]);
-        };
+        for (int i = 0; i < N; ++i)
+#pragma unroll
+            for (int half = 0; half < 2; ++half) pairs[half][i] = T::pack(value(half, j + i, 0), value(half, j + i, 1));
         if constexpr (ALIGNED) {
-            const auto pair = [&](int j) { return T::pack(value(j, 0), value(j, 1)); };
 #pragma unroll
-            for (int j = 0; j + 4 <= GROUPS; j += 4) store_groups<P, 4>(line, column0, j, there, pair);
-            if constexpr (GROUPS % 4 == 2) store_groups<P, 2>(line, column0, GROUPS - 2, there, pair);
+            for (int half = 0; half < 2; ++half) store_groups<P>(lines[half], column0, j, there(half), pairs[half]);
         } else {
 #pragma unroll
-            for (int j = 0; j < GROUPS; ++j)
+            for (int i = 0; i < 4 * N; ++i) {
+                const int half = i / (2 * N), column = column0 + (j + i / 2 % N) * 8 + lane_column() + i % 2;
+                if (there(half) && column < P::n) lines[half][column] = (u16)(pairs[half][i / 2 % N] >> (i % 2 * 16));
+            }
+        }
+    }
+    __device__ __forceinline__ void store() const {
+        u16 *const lines[2] = {finish.line(safe_row(0)), finish.line(safe_row(1))};
 #pragma unroll
-                for (int e = 0; e < 2; ++e) {
-                    const int column = column0 + j * 8 + lane % 4 * 2 + e;
-                    if (there && column < P::n) line[column] = (u16)T::pack(value(j, e), 0);
-                }
+        for (int j = 0; j + 4 <= GROUPS; j += 4) store_both<4>(lines, j);
+        if constexpr (GROUPS % 4 == 2) store_both<2>(lines, GROUPS - 2);
+    }
+};
+
+template <class P, bool ALIGNED, class Finish>
+__device__ __forceinline__ void store_tile(const float (&sums)[P::BN / 2], int row0, int column0, const Finish &finish) {
+    const int row = row0 + threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4;
+    Epilogue<P, ALIGNED, Finish>{sums, finish, row, column0}.store();
+}
+
+// The sums of 64 rows of a tile before its products.
+template <class P, class Finish> __device__ __forceinline__ void start(float (&sums)[P::BN / 2], int column0, const Finish &finish) {
+    if constexpr (Finish::STARTS) {
+        static_assert(!P::GATED, "both halves would start from the same terms");
+#pragma unroll
+        for (int i = 0; i < P::BN / 4; ++i) {
+            const int column = column0 + i / 2 * 8 + threadIdx.x % 4 * 2 + i % 2;
+            const float first = finish.start(P::n % P::BN == 0 || column < P::n ? column : P::n - 1);
+            sums[i / 2 * 4 + i % 2] = sums[i / 2 * 4 + i % 2 + 2] = first;
         }
     }
 }
@@ -142,10 +173,11 @@ template <class P, class Finish> __device__ __forceinline__ void consume(unsigne
     if (group == 1 && blockIdx.x / CLUSTER < S::TILES && S::STEPS > 1) tma::wait(barriers.full[1], 0);
     for (int tile = blockIdx.x / CLUSTER; tile < S::TILES; tile += gridDim.x / CLUSTER) {
         float sums[P::BN / 2];
+        start<P>(sums, S::column(tile), finish);
         int before = 0;
         for (int step = 0; step < S::STEPS; ++step) {
             tma::wait(barriers.full[stage], phase);
-            multiply<P>(sums, a_tile, b_tile, stage * S::STAGE, step > 0);
+            multiply<P>(sums, a_tile, b_tile, stage * S::STAGE, Finish::STARTS || step > 0);
             hopper::wgmma_wait<1>();
             if (step > 0) release(before);
             before = stage;
@@ -167,6 +199,7 @@ template <class P, class Finish> __device__ __forceinline__ void run_unaligned(u
     const u64 b_tile = hopper::matrix_desc(tensor::smem_addr(shared) + S::A_BYTES, 0);
     for (int tile = blockIdx.x / CLUSTER; tile < S::TILES; tile += gridDim.x / CLUSTER) {
         float sums[P::BN / 2];
+        start<P>(sums, S::column(tile), finish);
         for (int step = 0; step < S::STEPS; ++step) {
             __syncthreads();  // the last step's products are complete
             for (int i = threadIdx.x; i < ALL; i += THREADS) {
@@ -180,7 +213,7 @@ template <class P, class Finish> __device__ __forceinline__ void run_unaligned(u
             hopper::fence_proxy_async();
             __syncthreads();
             if (group < 0) continue;
-            multiply<P>(sums, a_tile, b_tile, 0, step > 0);
+            multiply<P>(sums, a_tile, b_tile, 0, Finish::STARTS || step > 0);
             hopper::wgmma_wait<0>();
         }
         if (group < 0) continue;
