@@ -71,7 +71,7 @@ def test_a_row_decides_which_product_leads(dtype: str, monkeypatch: pytest.Monke
 def test_a_row_decides_which_product_leads_on_hopper(monkeypatch: pytest.MonkeyPatch) -> None:
     call = product("bfloat16", ROW.product_max_k[DType.BFLOAT16] + 8)
     assert Generated().leads(call, SM_90)
-    for changed in ({"hopper_act_min_rows": 4097}, {"hopper_act_min_work": 1 << 40}):
+    for changed in ({"hopper_act_min_sizes": (4097, 384, 96)}, {"hopper_act_min_work": 1 << 40}):
         monkeypatch.setattr(crossovers, "CROSSOVERS", {"sm_90": replace(ROW, **changed)})
         assert not Generated().leads(call, SM_90)
 

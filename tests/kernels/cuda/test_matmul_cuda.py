@@ -62,6 +62,7 @@ def test_batches_epilogues_and_factors() -> None:
         act="gelu",
     )
     judge(Generated(), "addmm", array((24,)), array((20, 32)), array((32, 24)), alpha=0.5, beta=2.0)
+    judge(Generated(), "addmm", array((24,)), array((20, 32)), array((32, 24)), beta=np.inf)
 
 
 @pytest.mark.parametrize("tile", TILES, ids=lambda t: f"{t.rows}x{t.columns}")

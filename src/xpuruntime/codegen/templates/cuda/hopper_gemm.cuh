@@ -8,6 +8,7 @@
 //   ALIGNED  rows of y start at multiples of 16 bytes, and n is a multiple of 8
 // `a` is [m, k], `b` [n, k]. `finish` is the epilogue: line(row) is a row of y; value(row, column, sum), or value(row, column, gate, sum) if GATED,
 // is a result. If finish.STARTS, sums of a column start from start(column): so terms of columns are loaded before the products, not in the epilogue.
+// finish.ADDS: whether value() adds terms.
 namespace hopper_gemm {
 
 using tensor::u16;
@@ -52,17 +53,17 @@ template <int N> __device__ __forceinline__ void gather_pairs(u32 (&pairs)[N]) {
 }
 
 // Store N groups of eight columns of a row, from group `j` of the tile on: `pairs` has this lane's pair of columns of each.
-template <class P, int N> __device__ __forceinline__ void store_groups(u16 *line, int column0, int j, bool there, u32 (&pairs)[N]) {
+template <class P, int N> __device__ __forceinline__ void store_groups(u16 *line, int column0, int j, bool in_range, u32 (&pairs)[N]) {
     struct __align__(N * 4) Pairs { u32 of[N]; } gathered;
     gather_pairs(pairs);
 #pragma unroll
     for (int i = 0; i < N; ++i) gathered.of[i] = pairs[i];
     const int lane = threadIdx.x % 4, column = column0 + (j + lane % N) * 8 + lane / N * (2 * N);
-    if (there && column < P::n) *(Pairs *)(line + column) = gathered;
+    if (in_range && column < P::n) *(Pairs *)(line + column) = gathered;
 }
 
-// Compute and store the results of a warpgroup's tile. Results that are not there are computed, too, from the terms of the last row or column: without
-// branches, the loads of several terms are in flight at a time.
+// Compute and store the results of a warpgroup's tile. Without terms there are no branches: results that are not there are computed, too, from the
+// last row or column.
 template <class P, bool ALIGNED, class Finish> struct Epilogue {
     typedef typename P::T T;
     static constexpr int GROUPS = Sizes<P>::COLUMNS / 8;
@@ -72,38 +73,48 @@ template <class P, bool ALIGNED, class Finish> struct Epilogue {
 
     static __device__ __forceinline__ int lane_column() { return threadIdx.x % 4 * 2; }
     __device__ __forceinline__ int row(int half) const { return first + half * 8; }
-    __device__ __forceinline__ bool there(int half) const { return row(half) < P::m; }
-    __device__ __forceinline__ int safe_row(int half) const { return there(half) ? row(half) : P::m - 1; }
+    __device__ __forceinline__ bool in_range(int half) const { return row(half) < P::m; }
+    __device__ __forceinline__ int safe_row(int half) const { return in_range(half) ? row(half) : P::m - 1; }
     __device__ __forceinline__ float value(int half, int j, int e) const {
         int column = column0 + j * 8 + lane_column() + e;
+        if (Finish::ADDS && (!in_range(half) || column >= P::n)) return 0;
         if (P::n % Sizes<P>::COLUMNS != 0) column = column < P::n ? column : P::n - 1;
         const float sum = sums[j * 4 + half * 2 + e];
         if constexpr (P::GATED) return finish.value(safe_row(half), column, sum, sums[(j + GROUPS) * 4 + half * 2 + e]);
         else return finish.value(safe_row(half), column, sum);
     }
-    // Both rows of a lane, so that they share the terms of a column.
-    template <int N> __device__ __forceinline__ void store_both(u16 *const (&lines)[2], int j) const {
-        u32 pairs[2][N];
+    template <int N> __device__ __forceinline__ void compute(u32 (&pairs)[N], int half, int j) const {
 #pragma unroll
-        for (int i = 0; i < N; ++i)
-#pragma unroll
-            for (int half = 0; half < 2; ++half) pairs[half][i] = T::pack(value(half, j + i, 0), value(half, j + i, 1));
+        for (int i = 0; i < N; ++i) pairs[i] = T::pack(value(half, j + i, 0), value(half, j + i, 1));
+    }
+    template <int N> __device__ __forceinline__ void store_row(u16 *line, u32 (&pairs)[N], int half, int j) const {
         if constexpr (ALIGNED) {
-#pragma unroll
-            for (int half = 0; half < 2; ++half) store_groups<P>(lines[half], column0, j, there(half), pairs[half]);
+            store_groups<P>(line, column0, j, in_range(half), pairs);
         } else {
 #pragma unroll
-            for (int i = 0; i < 4 * N; ++i) {
-                const int half = i / (2 * N), column = column0 + (j + i / 2 % N) * 8 + lane_column() + i % 2;
-                if (there(half) && column < P::n) lines[half][column] = (u16)(pairs[half][i / 2 % N] >> (i % 2 * 16));
+            for (int i = 0; i < 2 * N; ++i) {
+                const int column = column0 + (j + i / 2) * 8 + lane_column() + i % 2;
+                if (in_range(half) && column < P::n) line[column] = (u16)(pairs[i / 2] >> (i % 2 * 16));
             }
         }
     }
+    // N groups of `ROWS` rows of a lane.
+    template <int N, int ROWS> __device__ __forceinline__ void store_rows(u16 *const (&lines)[2], int half, int j) const {
+        u32 pairs[ROWS][N];
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r) compute<N>(pairs[r], half + r, j);
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r) store_row<N>(lines[half + r], pairs[r], half + r, j);
+    }
     __device__ __forceinline__ void store() const {
+        constexpr int ROWS = Finish::ADDS ? 1 : 2;  // the terms of two rows would take too many registers
         u16 *const lines[2] = {finish.line(safe_row(0)), finish.line(safe_row(1))};
 #pragma unroll
-        for (int j = 0; j + 4 <= GROUPS; j += 4) store_both<4>(lines, j);
-        if constexpr (GROUPS % 4 == 2) store_both<2>(lines, GROUPS - 2);
+        for (int half = 0; half < 2; half += ROWS) {
+#pragma unroll
+            for (int j = 0; j + 4 <= GROUPS; j += 4) store_rows<4, ROWS>(lines, half, j);
+            if constexpr (GROUPS % 4 == 2) store_rows<2, ROWS>(lines, half, GROUPS - 2);
+        }
     }
 };
 

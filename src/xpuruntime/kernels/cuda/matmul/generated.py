@@ -26,7 +26,7 @@ from ..crossovers import crossovers_of
 from ..heavy import REFERENCE_SMS, TAGS, about, bytes_of, c_bool, constants, multiprocessors, shared_limit
 from ..launch import LaunchConfig, cuda_stage
 from .fma import FmaConfig, fma_config, fma_launch, fma_lowered, fma_numbers, split_arguments
-from .hopper_gemm import activates, hopper_stage, leads, multiplies
+from .hopper_gemm import activation_leads, hopper_stage, leads, multiplies
 from .libraries import LIBRARY_ACTS, Cublas, CublasLt
 from .text import Matrices, arguments_of, calls_by_alignment, finish_text, matrices_of, parts_of, supported
 
@@ -119,7 +119,7 @@ class Generated(Kernel):
         return supported(call)
 
     def leads(self, call: NodeCall, target: CodegenTarget) -> bool:
-        """Return whether it is faster than cuBLASLt with a second stage: with few k, or on Hopper, and an activation."""
+        """Return whether it is faster than cuBLASLt with a second stage: products with an activation and few k, or on Hopper."""
         p, dtype = product_of(call).flat(), call.outputs[0].dtype
         measured = crossovers_of(target)
         sides = matrices_of(p, dtype)
@@ -127,7 +127,7 @@ class Generated(Kernel):
             self.by_hopper
             and sides is not None
             and multiplies(p, sides, dtype, target)
-            and activates(p, target)
+            and activation_leads(p, target)
         ):
             return True
         if (

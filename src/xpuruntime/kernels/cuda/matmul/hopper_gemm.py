@@ -25,7 +25,7 @@ from .text import Matrices, activation_text, arguments_of, finish_text
 __all__ = [
     "HOPPER_TILES",
     "HopperTile",
-    "activates",
+    "activation_leads",
     "gated_call",
     "gates",
     "gating_repays",
@@ -42,8 +42,8 @@ _MAX_PADDING, _MAX_ACT_PADDING = 9 / 8, 1.3
 _BARRIER_BYTES = 16
 """Bytes of the two mbarriers of a stage."""
 _STEP_COST, _TILE_COST = 24, 400
-"""Costs of a step and of a tile besides those of its columns. The unit is a step of one column, about 4 cycles. These and the next are fitted to 71
-products on an H200 (``products_hopper.py``): the choice takes at most 1.07 times as long as the fastest tile."""
+"""Costs of a step and of a tile besides those of its columns. The unit is a step of one column, about 4 cycles. Fitted with the next to the products of
+``products_hopper.py`` on an H200."""
 _EPILOGUE_COST = {"none": 0.0, "gated": 2.0, "act": 4.0}
 """Cost of a column's epilogue in a tile of 128 columns. It grows with the columns, whose unrolled text is not in the instruction cache."""
 
@@ -72,8 +72,8 @@ class HopperTile:
         """Return the time of a product, in steps of one column. Narrow tiles wait for the copies of their rows."""
         steps, halves = math.ceil(k / _STEP), 2 if epilogue == "gated" else 1
         step = max(self.columns, _ROWS / 2 + self.columns / 4) + _STEP_COST
-        last = _EPILOGUE_COST[epilogue] * self.columns * self.columns / 128
-        return self.waves(m, n, halves, num_sms) * (steps * step + last + _TILE_COST)
+        rest = _EPILOGUE_COST[epilogue] * self.columns * self.columns / 128 + _TILE_COST
+        return self.waves(m, n, halves, num_sms) * (steps * step + rest)
 
 
 HOPPER_TILES: tuple[HopperTile, ...] = (
@@ -117,25 +117,27 @@ def gates(call: NodeCall, target: CodegenTarget) -> bool:
 
 
 def leads(p: Product, sides: Matrices | None, dtype: DType, target: CodegenTarget) -> bool:
-    """Return whether a product has the form, and is faster than with the tiles of ``generated.py``."""
+    """Return whether our GEMM has this form for a product; else it has the tiles of ``generated.py``."""
     if sides is None or not multiplies(p, sides, dtype, target):
         return False
-    large = p.m * p.n * p.k >= crossovers_of(target).hopper_min_work
-    return (large and _padding(p.m) <= _MAX_PADDING) or activates(p, target)
+    large = min(p.n, p.k) >= _STEP and p.m * p.n * p.k >= crossovers_of(target).hopper_min_work
+    return (large and _padding(p.m) <= _MAX_PADDING) or activation_leads(p, target)
 
 
-def activates(p: Product, target: CodegenTarget) -> bool:
+def activation_leads(p: Product, target: CodegenTarget) -> bool:
     """Return whether a product of the form is faster than by cuBLASLt with a second launch: activations that cuBLASLt lacks."""
     measured = crossovers_of(target)
     if p.act in LIBRARY_ACTS or p.alpha != 1 or any(any(t.strides[:-1]) for t in p.terms):
         return False
-    enough = p.m >= measured.hopper_act_min_rows and p.m * p.n * p.k >= measured.hopper_act_min_work
-    return enough and _padding(p.m) <= _MAX_ACT_PADDING
+    enough = all(
+        size >= limit for size, limit in zip((p.m, p.n, p.k), measured.hopper_act_min_sizes, strict=True)
+    )
+    return enough and p.m * p.n * p.k >= measured.hopper_act_min_work and _padding(p.m) <= _MAX_ACT_PADDING
 
 
 def gating_repays(m: int, target: CodegenTarget) -> bool:
     """Return whether a gated layer of so many rows is faster than cuBLASLt and a second launch."""
-    return _padding(m) <= _MAX_PADDING and m >= crossovers_of(target).gated_min_rows
+    return m >= crossovers_of(target).gated_min_rows and _padding(m) <= _MAX_PADDING
 
 
 def _padding(m: int) -> float:
@@ -168,7 +170,7 @@ def gated_call(call: NodeCall, target: CodegenTarget, tile: HopperTile | None = 
     finish = [
         f"struct KERNEL_finish {{ {y.text};",
         f"    __device__ __forceinline__ tensor::u16 *line(int row) const {{ return (tensor::u16 *)y + (long long)row * {layer.n}; }}",
-        "    static constexpr bool STARTS = false;",
+        "    static constexpr bool STARTS = false, ADDS = false;",
         f"    __device__ __forceinline__ float value(int, int, float x, float sum) const {{ return {text} * sum; }}",
         "};",
     ]

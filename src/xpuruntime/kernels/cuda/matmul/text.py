@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ....codegen.c_types import C_TYPES, STORAGE
+from ....codegen.loops.points import decimal
 from ....decisions import Reason, Support
 from ....types import DType
 from ...kernel import NodeCall, operand_ref
@@ -122,12 +123,12 @@ def finish_text(
     head = "    __device__ __forceinline__"
 
     def added(term: Term, argument: Argument) -> str:
-        factor = "" if term.factor == 1 else f"({sums}){term.factor!r} * "
+        factor = "" if term.factor == 1 else f"({sums}){decimal(term.factor)} * "
         return f"        x = x + {factor}({sums})load<1>({argument.name} + {offset(term.strides)});"
 
     if starts:
         lines += [
-            f"    static constexpr bool STARTS = {c_bool(bool(first))};",
+            f"    static constexpr bool STARTS = {c_bool(bool(first))}, ADDS = {c_bool(len(first) < len(terms))};",
             f"{head} {sums} start(int column) const {{",
             f"        {sums} x = 0;",
             *(added(*t) for t in first),
@@ -141,7 +142,7 @@ def finish_text(
         f"        {sums} x = sum;",
     ]
     if p.alpha != 1:
-        lines.append(f"        x = x * ({sums}){p.alpha!r};")
+        lines.append(f"        x = x * ({sums}){decimal(p.alpha)};")
     lines += [
         *(added(*t) for t in terms if t not in first),
         f"        return {act or ACTIVATIONS[p.act][0]};",
