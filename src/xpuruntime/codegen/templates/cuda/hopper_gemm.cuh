@@ -76,12 +76,16 @@ template <class P, bool ALIGNED, class Finish> struct Epilogue {
     __device__ __forceinline__ bool in_range(int half) const { return row(half) < P::m; }
     __device__ __forceinline__ int safe_row(int half) const { return in_range(half) ? row(half) : P::m - 1; }
     __device__ __forceinline__ float value(int half, int j, int e) const {
-        int column = column0 + j * 8 + lane_column() + e;
-        if (Finish::ADDS && (!in_range(half) || column >= P::n)) return 0;
-        if (P::n % Sizes<P>::COLUMNS != 0) column = column < P::n ? column : P::n - 1;
+        int r = row(half), column = column0 + j * 8 + lane_column() + e;
+        if constexpr (Finish::ADDS) {
+            if (!in_range(half) || column >= P::n) return 0;
+        } else {
+            r = safe_row(half);
+            if (P::n % Sizes<P>::COLUMNS != 0) column = column < P::n ? column : P::n - 1;
+        }
         const float sum = sums[j * 4 + half * 2 + e];
-        if constexpr (P::GATED) return finish.value(safe_row(half), column, sum, sums[(j + GROUPS) * 4 + half * 2 + e]);
-        else return finish.value(safe_row(half), column, sum);
+        if constexpr (P::GATED) return finish.value(r, column, sum, sums[(j + GROUPS) * 4 + half * 2 + e]);
+        else return finish.value(r, column, sum);
     }
     template <int N> __device__ __forceinline__ void compute(u32 (&pairs)[N], int half, int j) const {
 #pragma unroll
@@ -99,18 +103,20 @@ template <class P, bool ALIGNED, class Finish> struct Epilogue {
         }
     }
     // N groups of `ROWS` rows of a lane.
-    template <int N, int ROWS> __device__ __forceinline__ void store_rows(u16 *const (&lines)[2], int half, int j) const {
+    template <int N, int ROWS> __device__ __forceinline__ void store_rows(u16 *(&lines)[ROWS], int half, int j) const {
         u32 pairs[ROWS][N];
 #pragma unroll
         for (int r = 0; r < ROWS; ++r) compute<N>(pairs[r], half + r, j);
 #pragma unroll
-        for (int r = 0; r < ROWS; ++r) store_row<N>(lines[half + r], pairs[r], half + r, j);
+        for (int r = 0; r < ROWS; ++r) store_row<N>(lines[r], pairs[r], half + r, j);
     }
     __device__ __forceinline__ void store() const {
         constexpr int ROWS = Finish::ADDS ? 1 : 2;  // the terms of two rows would take too many registers
-        u16 *const lines[2] = {finish.line(safe_row(0)), finish.line(safe_row(1))};
 #pragma unroll
         for (int half = 0; half < 2; half += ROWS) {
+            u16 *lines[ROWS];
+#pragma unroll
+            for (int r = 0; r < ROWS; ++r) lines[r] = finish.line(safe_row(half + r));
 #pragma unroll
             for (int j = 0; j + 4 <= GROUPS; j += 4) store_rows<4, ROWS>(lines, half, j);
             if constexpr (GROUPS % 4 == 2) store_rows<2, ROWS>(lines, half, GROUPS - 2);

@@ -44,7 +44,7 @@ _BARRIER_BYTES = 16
 _STEP_COST, _TILE_COST = 24, 400
 """Costs of a step and of a tile besides those of its columns. The unit is a step of one column, about 4 cycles. Fitted with the next to the products of
 ``products_hopper.py`` on an H200."""
-_EPILOGUE_COST = {"none": 0.0, "gated": 2.0, "act": 4.0}
+_EPILOGUE_COST = {"none": 0.0, "gated": 2.0, "act": 4.0, "terms": 4.0}
 """Cost of a column's epilogue in a tile of 128 columns. It grows with the columns, whose unrolled text is not in the instruction cache."""
 
 
@@ -76,6 +76,8 @@ class HopperTile:
         return self.waves(m, n, halves, num_sms) * (steps * step + rest)
 
 
+_SPILLING = {"terms": (224,)}
+"""Columns of tiles with too few registers for an epilogue."""
 HOPPER_TILES: tuple[HopperTile, ...] = (
     HopperTile(256, 4), HopperTile(224, 5), HopperTile(192, 5), HopperTile(160, 6), HopperTile(128, 7), HopperTile(96, 8), HopperTile(64, 9),
 )  # fmt: skip
@@ -85,14 +87,19 @@ HOPPER_TILES: tuple[HopperTile, ...] = (
 def hopper_tile(m: int, n: int, k: int, target: CodegenTarget, epilogue: str = "none") -> HopperTile | None:
     """Return the tile that takes the least time; None if the target lacks the instructions or the shared memory, or for too many rows.
 
-    epilogue: ``none``, ``act`` or ``gated``, whose product has two halves of n columns.
+    epilogue: ``none``, ``act``, ``terms`` of rows, or ``gated``, whose product has two halves of n columns.
     """
     if not isinstance(target, CudaTarget) or not (target.sm.wgmma and target.sm.tma):
         return None
     halves = 2 if epilogue == "gated" else 1
     if target.config.max_cluster_size < _CLUSTER or max(m, n * halves) + _CLUSTER * _ROWS >= 2**31:
         return None
-    num_sms, fitting = multiprocessors(target), [t for t in HOPPER_TILES if t.shared <= shared_limit(target)]
+    num_sms = multiprocessors(target)
+    fitting = [
+        t
+        for t in HOPPER_TILES
+        if t.shared <= shared_limit(target) and t.columns not in _SPILLING.get(epilogue, ())
+    ]
     return min(fitting, key=lambda t: (t.cost(m, n, k, epilogue, num_sms), -t.columns), default=None)
 
 
@@ -127,12 +134,18 @@ def leads(p: Product, sides: Matrices | None, dtype: DType, target: CodegenTarge
 def activation_leads(p: Product, target: CodegenTarget) -> bool:
     """Return whether a product of the form is faster than by cuBLASLt with a second launch: activations that cuBLASLt lacks."""
     measured = crossovers_of(target)
-    if p.act in LIBRARY_ACTS or p.alpha != 1 or any(any(t.strides[:-1]) for t in p.terms):
+    if p.act in LIBRARY_ACTS or _epilogue_of(p) == "terms":
         return False
     enough = all(
         size >= limit for size, limit in zip((p.m, p.n, p.k), measured.hopper_act_min_sizes, strict=True)
     )
     return enough and p.m * p.n * p.k >= measured.hopper_act_min_work and _padding(p.m) <= _MAX_ACT_PADDING
+
+
+def _epilogue_of(p: Product) -> str:
+    if p.alpha != 1 or any(any(t.strides[:-1]) for t in p.terms):
+        return "terms"
+    return "none" if p.act == "none" else "act"
 
 
 def gating_repays(m: int, target: CodegenTarget) -> bool:
@@ -149,7 +162,7 @@ def hopper_stage(
     call: NodeCall, p: Product, sides: Matrices, target: CodegenTarget, tile: HopperTile | None = None
 ) -> Stage:
     """Return the stage of a product."""
-    tile = hopper_tile(p.m, p.n, p.k, target, "none" if p.act == "none" else "act") if tile is None else tile
+    tile = hopper_tile(p.m, p.n, p.k, target, _epilogue_of(p)) if tile is None else tile
     assert tile is not None
     arguments, dtype = arguments_of(call, p), call.outputs[0].dtype
     text, parts = activation_text(p.act, dtype)
