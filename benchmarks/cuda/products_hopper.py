@@ -27,11 +27,15 @@ from xpuruntime.kernels.cuda.matmul import gemv, generated, hopper_gemm
 
 _LAYERS = ("1536x576", "4864x896", "8960x1536", "8192x2048", "14336x4096")
 """Feed-forward layers of SmolLM2-135M, Qwen2.5-0.5B, 1.5B, Llama-3.2-1B and Llama-3.1-8B."""
+_PERCEPTRONS = ("1536x384", "3072x768", "4096x1024", "5120x1280")
+"""The first layers of the perceptrons of ViT-S, B, L and H. Others are those of Swin-T."""
 CASES = (
     *(f"{m}x{layer} gated bfloat16" for layer in _LAYERS for m in (128, 256, 512, 1024, 4096)),
     *(f"{m}x8960x1536 gated bfloat16" for m in (300, 384, 640, 1000, 1100, 1500, 2048)),
     "1024x8960x1536 gated float16",
-    *(f"{m}x{layer} gelu float16" for m in (256, 1024, 3152) for layer in ("3072x768", "4096x1024", "768x3072")),
+    *(f"{m}x{layer} gelu float16" for layer in _PERCEPTRONS for m in (256, 512, 788, 1024, 1576, 3152)),
+    *(f"{m}x3072x768 {act} {dtype}" for act, dtype in (("gelu", "bfloat16"), ("silu", "float16")) for m in (512, 3152, 8192)),
+    "200x3072x768 gelu float16", "1024x2560x2048 silu bfloat16", "25088x384x96 gelu float16", "6272x768x192 gelu float16",
     *(f"{size} none bfloat16" for size in ("1024x2048x1536", "1024x1536x8960", "4096x4096x4096", "1000x1234x1544")),
 )  # fmt: skip
 ACTS = {"gelu": torch.nn.GELU, "silu": torch.nn.SiLU, "none": torch.nn.Identity}
@@ -118,7 +122,7 @@ def measured(text: str, lock: Path | None) -> dict[str, Any]:
             row["us"]["tiles of generated"] = round(
                 min(us for us, _ in _turns(plain, array[:2], "matmul/")), 2
             )
-        chosen = hopper_gemm.hopper_tile(m, n, ours_target(), halves)
+        chosen = hopper_gemm.hopper_tile(m, n, k, ours_target(), act if act in ("none", "gated") else "act")
         row["chosen"] = str(chosen.columns) if chosen else None
         row["ratio"] = round(row["us"]["cublasLt"] / row["us"][row["chosen"]], 3)
     return row

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from .base import DATA, Answer, Arrays, Check, Sample, ZooModel, package_file
-from .export import export, hold_against
+from .export import check_export, export
 from .images import center_square, open_rgb, planes
 
 SIDE = 224
@@ -44,7 +44,7 @@ def write(path: Path) -> Check:
     photos = [inputs(sample) for sample in SAMPLES]
     together = {"image": np.concatenate([photo["image"] for photo in photos])}
     export(model, together, "logits", {"image": {0: "batch"}}, path)
-    return hold_against(reference, [*photos, together], path)
+    return check_export(reference, [*photos, together], path)
 
 
 def inputs(sample: Sample) -> dict[str, np.ndarray]:

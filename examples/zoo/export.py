@@ -1,4 +1,4 @@
-"""From a PyTorch module to an ONNX file that was seen to compute the same."""
+"""Export of a PyTorch module to ONNX, and the check that the file computes the same."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from .base import Arrays, Check, ZooError
 if TYPE_CHECKING:
     import torch
 
-# Room for another order of float32 additions, and none for a wrong weight or a lost mask.
-WORST = 1e-5
+MAX_ERROR = 1e-5
+"""Maximum difference from PyTorch, relative to the largest value. Another order of float32 additions stays below it, a wrong weight does not."""
 
 
 def export(
@@ -26,10 +26,10 @@ def export(
     dynamic: dict[str, dict[int, str]],
     path: Path,
 ) -> None:
-    """Write ``module`` with its weights inside as ONNX.
+    """Write a module as ONNX, with its weights in the same file and the default opset of PyTorch.
 
-    ``example`` holds the inputs by name, in the order of the module's ``forward``; ``dynamic`` names the axes whose
-    size is free. The opset is what the installed PyTorch writes by default.
+    example: inputs by name, in the order of the module's ``forward``.
+    dynamic: by input, the axes whose size is free, and their names.
     """
     import torch
 
@@ -54,11 +54,11 @@ def export(
             )
     finally:
         exporter.setLevel(level)
-    _forget_this_machine(path)
+    _drop_stack_traces(path)
 
 
-def _forget_this_machine(path: Path) -> None:
-    """Drop the stack traces that the exporter keeps: with their paths, no two machines would write the same bytes."""
+def _drop_stack_traces(path: Path) -> None:
+    """Drop the stack traces of the exporter. Their paths would make the bytes of the file differ between machines."""
     import onnx
 
     model = onnx.load(path)
@@ -69,9 +69,9 @@ def _forget_this_machine(path: Path) -> None:
     path.write_bytes(model.SerializeToString(deterministic=True))
 
 
-def hold_against(reference: Callable[[Arrays], np.ndarray], cases: Iterable[Arrays], path: Path) -> Check:
-    """Run the file with ONNX Runtime next to ``reference`` on every case. Raises ZooError when they differ."""
-    worst, count = 0.0, 0
+def check_export(reference: Callable[[Arrays], np.ndarray], cases: Iterable[Arrays], path: Path) -> Check:
+    """Compare the file, by ONNX Runtime, with a reference on every case. Raises ZooError if they differ."""
+    largest, count = 0.0, 0
     for case in cases:
         expected = reference(case)
         actual = next(iter(run_onnxruntime(path, case).values()))
@@ -82,20 +82,20 @@ def hold_against(reference: Callable[[Arrays], np.ndarray], cases: Iterable[Arra
                 got=actual.shape,
                 do="Report this.",
             )
-        worst = max(worst, float(np.abs(actual - expected).max() / np.abs(expected).max()))
+        largest = max(largest, float(np.abs(actual - expected).max() / np.abs(expected).max()))
         count += 1
-    if not count or worst > WORST:
+    if not count or largest > MAX_ERROR:
         raise ZooError(
             f"zoo {path.name}",
-            f"the exported file must be within {WORST:g} of PyTorch on its samples",
-            got=f"{worst:.2e} on {count}",
+            f"the exported file must be within {MAX_ERROR:g} of PyTorch on its samples",
+            got=f"{largest:.2e} on {count}",
             do="Use the versions in examples/zoo/requirements.txt.",
         )
-    return Check(f"max|d|/max|ref| to PyTorch {worst:.1e} on {count} inputs", worst)
+    return Check(f"max|d|/max|ref| to PyTorch {largest:.1e} on {count} inputs", largest)
 
 
 def run_onnxruntime(path: Path, inputs: Arrays, threads: int = 2) -> dict[str, np.ndarray]:
-    """One run of the file on ONNX Runtime's CPU provider, with no part of xpuruntime between."""
+    """Run the file by the CPU provider of ONNX Runtime, without xpuruntime."""
     import onnxruntime as ort
 
     options = ort.SessionOptions()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from .base import DATA, Answer, Arrays, Check, Sample, ZooModel, package_file
-from .export import export, hold_against
+from .export import check_export, export
 
 if TYPE_CHECKING:
     import torch
@@ -89,7 +89,7 @@ def write(path: Path) -> Check:
     alone = inputs(Sample("one", "", lines=samples()[0].lines[:1]))
     batch = {"input_ids": {0: "batch", 1: "tokens"}, "attention_mask": {0: "batch", 1: "tokens"}}
     export(_encoder(bert), cases[0], "sentence_embedding", batch, path)
-    return hold_against(reference, [*cases, alone], path)
+    return check_export(reference, [*cases, alone], path)
 
 
 def _encoder(bert: torch.nn.Module) -> torch.nn.Module:

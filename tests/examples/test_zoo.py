@@ -11,7 +11,7 @@ import pytest
 
 from examples.zoo import DATA, MODELS, Answer, Sample, ZooError, ZooModel, minilm, ppocr_rec, read_page
 from examples.zoo.base import Check, package_file, shipped
-from examples.zoo.export import hold_against, run_onnxruntime
+from examples.zoo.export import check_export, run_onnxruntime
 
 SAMPLES = [(name, sample) for name in MODELS for sample in range(len(MODELS[name].samples()))]
 
@@ -165,7 +165,7 @@ def test_a_changed_weight_is_noticed(tmp_path: Path) -> None:
     onnx.save(changed, tmp_path / "changed.onnx")
     cases = [model.inputs(sample) for sample in model.samples()]
     with pytest.raises(ZooError, match=r"must be within 1e-05 of PyTorch on its samples; got .* on 3"):
-        hold_against(lambda case: run_onnxruntime(built, case)["logits"], cases, tmp_path / "changed.onnx")
+        check_export(lambda case: run_onnxruntime(built, case)["logits"], cases, tmp_path / "changed.onnx")
 
 
 def fake(write, packages: dict[str, str] | None = None) -> ZooModel:

@@ -77,6 +77,28 @@ def test_axes_are_an_input_from_the_opset_on_that_has_one(op: str, opset: int, i
     np.testing.assert_allclose(on_ort(proto, {"x": x})[0], getattr(x, op)(axis=1), rtol=1e-6)
 
 
+@pytest.mark.parametrize("opset", [13, 14])
+def test_hardswish_is_arithmetic_before_the_opset_that_has_it(opset: int) -> None:
+    b = ir.GraphBuilder("g")
+    b.output("y", b.hardswish(b.input("x", "float32[9]")))
+    graph = b.build()
+    proto = to_onnx(graph, opset=opset)
+    onnx.checker.check_model(proto, full_check=True)
+    assert ("HardSwish" in {n.op_type for n in proto.graph.node}) is (opset == 14)
+    feeds = {"x": np.linspace(-5, 5, 9, dtype=np.float32)}
+    np.testing.assert_allclose(on_ort(proto, feeds)[0], interp.run(graph, feeds)["y"], rtol=1e-6)
+
+
+def test_a_dim_of_size_0_needs_opset_14() -> None:
+    b = ir.GraphBuilder("g")
+    b.output("y", b.view(b.input("x", "float32[0, 3]"), size=[3, 0]))
+    graph = b.build()
+    with pytest.raises(IrError, match="opsets below 14 cannot reshape to a dim of size 0"):
+        to_onnx(graph, opset=13)
+    (y,) = on_ort(to_onnx(graph, opset=14), {"x": np.zeros((0, 3), np.float32)})
+    assert y.shape == (3, 0)
+
+
 @pytest.mark.parametrize("mode", [None, "floor", "trunc"])
 @pytest.mark.parametrize("dtype", ["int32", "float32"])
 def test_division_rounds_as_asked(mode: str | None, dtype: str) -> None:

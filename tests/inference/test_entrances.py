@@ -246,6 +246,8 @@ def test_what_partition_settled_is_said_to_partition() -> None:
         xrt.DAGExecutor(plan, policy=ExecutionPolicy(engine="onnxruntime"))
     with pytest.raises(xrt.PolicyError, match="a rule forces a kernel"):
         xrt.DAGExecutor(plan, policy=KernelPolicy(rules=[Rule(op="matmul", use="generated")]))
+    with pytest.raises(xrt.PolicyError, match="partition places the nodes with such weights"):
+        xrt.DAGExecutor(plan, policy=KernelPolicy(weights="int8"))
 
 
 def test_a_dag_executor_takes_what_its_plan_satisfies() -> None:

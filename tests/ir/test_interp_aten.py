@@ -45,6 +45,12 @@ def test_affine_grid(size: tuple[int, ...], align: bool) -> None:
     same(got, F.affine_grid(theta, list(size), align_corners=align))
 
 
+def test_the_largest_value_stays_in_range_when_both_roundings_go_up() -> None:
+    """127.5 rounds to 128, and the zero point is 128."""
+    y, scale, zero = interp.apply("dynamic_quantize_linear", np.array([-127.5, 127.5], np.float32))
+    assert (y.tolist(), float(scale), int(zero)) == ([0, 255], 1.0, 128)
+
+
 @pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor:UserWarning")
 @pytest.mark.parametrize(("dtype", "name"), [(torch.qint8, "int8"), (torch.quint8, "uint8")])
 def test_quantize_by_tensor_and_by_channel(dtype: Any, name: str) -> None:

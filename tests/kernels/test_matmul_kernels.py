@@ -153,6 +153,13 @@ def test_addmm(dtype: str) -> None:
     judge_all(calls)
 
 
+@pytest.mark.parametrize("factor", [np.inf, -np.inf, np.nan])
+def test_addmm_with_a_factor_that_is_not_finite(factor: float) -> None:
+    operands = [array((11,), "float32"), array((7, 9), "float32"), array((9, 11), "float32")]
+    judge("addmm", *operands, beta=factor)
+    judge("addmm", *operands, alpha=factor)
+
+
 def test_a_bias_with_factor_zero_is_not_read() -> None:
     bias = np.full((11,), np.nan, np.float32)
     assert np.isfinite(

@@ -20,7 +20,7 @@ from xpuruntime.pytorch.compiled import backend, by_size, compiled_graphs, xpuru
 from xpuruntime.pytorch.compiled.left_to_pytorch import left_operators
 from xpuruntime.pytorch.compiled.regions import reasons_against
 from xpuruntime.pytorch.compiled.report import forget_graphs
-from xpuruntime.pytorch.requests import current_demand
+from xpuruntime.pytorch.numbered_policies import numbered_policy
 
 
 class Block(torch.nn.Module):
@@ -143,7 +143,7 @@ def test_gradients_of_convolutions_stay_with_the_library_on_cuda() -> None:
             traced,
             "gradients",
             target,
-            left_operators(torch.device(kind), "train_backward", current_demand()),
+            left_operators(torch.device(kind), "train_backward", numbered_policy()),
         )
         for target, kind in targets.items()
     }

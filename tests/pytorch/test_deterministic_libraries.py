@@ -11,7 +11,7 @@ import xpuruntime.pytorch as xrt_torch
 from xpuruntime.pytorch import ops, programs
 from xpuruntime.pytorch.compiled import xpuruntime_backend
 from xpuruntime.pytorch.deterministic import library_obeys
-from xpuruntime.pytorch.requests import current_demand
+from xpuruntime.pytorch.numbered_policies import numbered_policy
 
 EXACT = {"version": 1, "kernel": {"rules": [{"deterministic": True}]}}
 PLAIN = {"version": 1, "kernel": {"conv": "generated"}}
@@ -23,8 +23,8 @@ def setting() -> bool:
 
 def test_overlapping_blocks_keep_the_setting_until_the_last_one_ends() -> None:
     with xrt_torch.set_kernel_policy(EXACT):
-        demand = current_demand()
-    first, second = library_obeys(demand), library_obeys(demand)
+        numbered = numbered_policy()
+    first, second = library_obeys(numbered), library_obeys(numbered)
     assert not setting()
     first.__enter__()
     second.__enter__()
@@ -37,10 +37,10 @@ def test_overlapping_blocks_keep_the_setting_until_the_last_one_ends() -> None:
 @pytest.mark.parametrize("before", [False, True])
 def test_the_setting_of_the_program_returns_after_an_error(before: bool) -> None:
     with xrt_torch.set_kernel_policy(EXACT):
-        demand = current_demand()
+        numbered = numbered_policy()
 
     def failing() -> None:
-        with library_obeys(demand):
+        with library_obeys(numbered):
             assert setting()
             raise RuntimeError("planned")
 

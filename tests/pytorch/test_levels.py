@@ -14,7 +14,7 @@ from xpuruntime.pytorch.compiled.boxed import boxed
 from xpuruntime.pytorch.compiled.levels import levels, views_at_readers
 from xpuruntime.pytorch.compiled.linear_layers import linear_layers
 from xpuruntime.pytorch.compiled.regions import divided
-from xpuruntime.pytorch.requests import current_demand
+from xpuruntime.pytorch.numbered_policies import numbered_policy
 
 _ATEN = torch.ops.aten
 
@@ -125,7 +125,7 @@ def test_arguments_are_free_after_their_last_reader() -> None:
     doubled = graph.call_function(torch.neg, (x,))
     looked = graph.call_function(lambda t: (seen.append(kept() is None), t)[1], (doubled,))
     graph.output((graph.call_function(torch.add, (looked, y)),))
-    run = boxed(GraphModule(torch.nn.Module(), graph), current_demand)
+    run = boxed(GraphModule(torch.nn.Module(), graph), numbered_policy)
     arguments = [torch.rand(4), torch.rand(4)]
     expected = -arguments[0] + arguments[1]
     kept = weakref.ref(arguments[0])

@@ -70,8 +70,8 @@ def test_a_run_that_is_killed_at_random_moments_has_the_losses_of_an_undisturbed
 
 
 def flat(steps: int, warm: int) -> int:
-    """Assert that tensors, programs and demands are as many after the steps as before them. Return how many more blocks Python has."""
-    from xpuruntime.pytorch import programs, requests
+    """Assert that tensors, programs and numbered policies are as many after the steps as before them. Return how many more blocks Python has."""
+    from xpuruntime.pytorch import numbered_policies, programs
 
     torch.manual_seed(0)
     model = Net()
@@ -91,7 +91,7 @@ def flat(steps: int, warm: int) -> int:
             if not gc.collect():
                 break
         tensors = sum(issubclass(type(o), torch.Tensor) for o in gc.get_objects())
-        return tensors, len(programs._prepared), len(requests._demands), sys.getallocatedblocks()
+        return tensors, len(programs._prepared), len(numbered_policies._policies), sys.getallocatedblocks()
 
     run(warm)
     before = counted()

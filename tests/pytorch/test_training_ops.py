@@ -68,6 +68,12 @@ def test_the_default_eps_of_rms_norm_is_that_of_pytorch(dtype: torch.dtype) -> N
     assert torch.allclose(ops.rms_norm(x, 8), torch.nn.functional.rms_norm(x, (8,)), rtol=1e-2)
 
 
+def test_a_norm_of_nothing_is_refused() -> None:
+    for run in (lambda: ops.rms_norm(None, 8), lambda: ops.layer_norm(None, 8)):
+        with pytest.raises(InputError, match="None"):
+            run()
+
+
 @pytest.mark.parametrize("rows", [0, 1])
 def test_empty_and_single_rows(rows: int, device: str) -> None:
     x = torch.randn(rows, 8, device=device, requires_grad=True)

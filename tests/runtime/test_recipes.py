@@ -271,6 +271,7 @@ BAD = [
     ("neg", ("nowhere",), {}, "reads 'nowhere', which is not a weight"),
     ("neg", ("%0",), {}, "reads the result of step 0, which is not before it"),
     ("neg", ("%x",), {}, "no such reference: '%x'"),
+    ("neg", ("%1234567890",), {}, "no such reference: '%1234567890'"),
     ("neg", ("w",), {"extra": 1}, r"takes the attributes \[\], got \['extra'\]"),
     ("cast", ("w",), {"dtype": "float33"}, "dtype must be the name of a dtype, got 'float33'"),
     ("cast", ("w",), {"dtype": "string"}, "dtype must be the name of a dtype"),

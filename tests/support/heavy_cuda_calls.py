@@ -55,6 +55,7 @@ CALLS: tuple[tuple[Any, str, tuple[Any, ...], dict[str, Any]], ...] = (
      {"gated": True, "act": "silu"}),
     (Generated(), "fused_linear", (empty((3152, 768)), empty((3072, 768)), empty((3072,))), {"act": "gelu"}),
     (Generated(), "fused_linear", (empty((1000, 4096), "float16"), empty((1001, 4096), "float16"), None, empty((1000, 1001), "float16")), {}),
+    (Generated(), "fused_linear", (empty((2048, 3072)), empty((3584, 3072)), None, empty((2048, 3584))), {"act": "tanh"}),
     (ExpertGemv(), "expert_linear", (empty((1, 2048)), empty((8, 1536, 2048)), empty((1, 2), "int64")), {"gated": True, "act": "silu"}),
     (ExpertGemm(), "expert_linear", (empty((128, 2048)), empty((64, 768, 2048)), empty((128, 8), "int64")), {}),
     (ExpertGemm(), "expert_linear", (empty((99, 2, 37), "float32"), empty((3, 65, 37), "float32"), empty((99, 2), "int32")), {"act": "gelu"}),

@@ -12,7 +12,7 @@ import pytest
 import xpuruntime as xrt
 from xpuruntime.errors import InputError, LockError
 from xpuruntime.plugins import registered
-from xpuruntime.workbench.locks import DeterminismCost, make_lock
+from xpuruntime.workbench.locks import DeterminismCost, _without_determinism, make_lock
 from xpuruntime.workbench.review.check import check
 from xpuruntime.workbench.review.diff import diff_files
 from xpuruntime.workbench.review.files import read_snapshot
@@ -113,6 +113,21 @@ def test_the_cost_of_determinism_is_measured(model: Path, tmp_path: Path) -> Non
     assert "1 nodes have another kernel; a run takes" in str(cost)
     unmeasured = make_lock(model, options(tmp_path, kernel), [{"batch": 2}]).cost
     assert unmeasured == DeterminismCost(cost.nodes)
+
+
+def test_other_rules_stay_without_determinism() -> None:
+    rules = [
+        {"op": "matmul", "use": "generated"},
+        {"deterministic": True},
+        {"op": "softmax", "forbid": ["generated"], "deterministic": True},
+    ]
+    policy = _without_determinism(xrt.Policy.from_dict({"version": 1, "kernel": {"rules": rules}}))
+    assert policy is not None
+    left = [rule for layer in policy.kernel.layers for rule in layer.rules]
+    assert [(r.op, r.use, r.forbid, r.deterministic) for r in left] == [
+        (("matmul",), "generated", (), None),
+        (("softmax",), None, ("generated",), None),
+    ]
 
 
 def test_determinism_that_changes_no_kernel_costs_nothing(model: Path, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import torch
 
-from .requests import Demand
+from .numbered_policies import NumberedPolicy
 
 __all__ = ["library_obeys"]
 
@@ -18,12 +18,12 @@ _before = False
 
 
 @contextmanager
-def library_obeys(demand: Demand) -> Iterator[None]:
+def library_obeys(numbered: NumberedPolicy) -> Iterator[None]:
     """Have cuDNN choose among deterministic algorithms inside the block, if a rule demands deterministic kernels.
 
     The setting is one of the process. It holds until the last of overlapping blocks ends, and other threads may follow it until then.
     """
-    if not demand.is_exact:
+    if not numbered.is_exact:
         yield
         return
     _enter()

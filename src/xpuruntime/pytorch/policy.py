@@ -8,7 +8,7 @@ from typing import Any
 from ..errors import PolicyError
 from ..policies import KernelPolicy, Policy, current_policy, load_policy
 from ..policies.context import replace_policy
-from .requests import publish
+from .numbered_policies import publish
 from .routing import install, uninstall
 
 __all__ = ["PolicyScope", "kernel_policy", "reset_kernel_policy", "set_kernel_policy"]

@@ -20,7 +20,7 @@ from ..targets import DeviceId
 from ..types import DType, TensorSpec
 from .formulas.formula import Formula
 from .library_kernels import LibraryKernel, library_choice
-from .requests import Demand
+from .numbered_policies import NumberedPolicy
 from .step_record import note
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class FormulaCall:
     phase:      ``FORWARD`` or ``BACKWARD``.
     operands:   tensors of one device, in the formula's order; None for one that is missing.
     attributes: the formula's numbers and words in order, with lists as tuples.
-    demand:     the policy that it runs under.
+    numbered:   the policy that it runs under.
     """
 
     formula: Formula
@@ -75,7 +75,7 @@ class FormulaCall:
     phase: str
     operands: Sequence[torch.Tensor | None]
     attributes: tuple[Any, ...]
-    demand: Demand
+    numbered: NumberedPolicy
 
     @property
     def signature(self) -> tuple[Any, ...]:
@@ -84,7 +84,7 @@ class FormulaCall:
             self.formula.name,
             self.phase,
             self.attributes,
-            self.demand.number,
+            self.numbered.number,
             *(None if t is None else (t.shape, t.dtype, t.device) for t in self.operands),
         )
 
@@ -141,15 +141,15 @@ def _compiled(call: FormulaCall) -> Prepared:
         specs = [None if t is None else _spec(t) for t in call.operands]
         graph = call.formula.graph(specs, call.attributes)
     except (IrError, _Unsupported) as error:
-        return _refused(name, families, call.phase, call.demand, error)
+        return _refused(name, families, call.phase, call.numbered, error)
     device = next(t for t in call.operands if t is not None).device
-    kernels = call.demand.policy.kernel
+    kernels = call.numbered.policy.kernel
     choice = library_choice(name, graph, call.operands, call.attributes, kernels, call.phase)
     if choice is None:
-        return prepared_graph(name, families, call.phase, graph, device, call.demand)
+        return prepared_graph(name, families, call.phase, graph, device, call.numbered)
     library = choice.kernel
     if library is None or choice.before:
-        prepared = prepared_graph(name, families, call.phase, graph, device, call.demand)
+        prepared = prepared_graph(name, families, call.phase, graph, device, call.numbered)
         first = tuple(f"{call.family}/{word}:" for word in choice.before)
         if library is None or any(kernel.startswith(first) for kernel in prepared.kernels):
             return replace(prepared, decisions=(*prepared.decisions, choice.decision))
@@ -158,7 +158,12 @@ def _compiled(call: FormulaCall) -> Prepared:
 
 
 def prepared_graph(
-    name: str, families: Collection[str], phase: str, graph: Graph, device: torch.device, demand: Demand
+    name: str,
+    families: Collection[str],
+    phase: str,
+    graph: Graph,
+    device: torch.device,
+    numbered: NumberedPolicy,
 ) -> Prepared:
     """Return a graph of these op families as a program under a policy, or the reason why PyTorch's own operators must run.
 
@@ -167,7 +172,7 @@ def prepared_graph(
     try:
         device_id = _device(device)
         dtypes = {v.spec.dtype for v in graph.inputs if v.spec is not None}
-        demands = held_demands(f"{name} ({phase})", demanded("ops", {}, demand.policy), device_id, dtypes)
+        demands = held_demands(f"{name} ({phase})", demanded("ops", {}, numbered.policy), device_id, dtypes)
         # Level 0 has no passes, but an op without a kernel must be expanded.
         passes = ["decompose"] if demands.policy.execution.optimization_level == 0 else None
         program, _ = program_of(graph, device_id, demands, phase, passes)
@@ -181,14 +186,16 @@ def prepared_graph(
         )
         executor.bind(None)
     except (UnavailableError, BuildError, IrError, _Unsupported) as error:
-        return _refused(name, families, phase, demand, error)
+        return _refused(name, families, phase, numbered, error)
     calls = zip(executor.plan.calls, executor.implementations, strict=True)
     kernels = tuple(f"{c.kernel}: {c.symbol}" + (f" ({how})" if how else "") for c, how in calls)
     return Prepared(name, phase, executor, Support.yes(), kernels, executor.program.decisions)
 
 
-def _refused(name: str, families: Collection[str], phase: str, demand: Demand, error: Exception) -> Prepared:
-    if isinstance(error, InternalError) or any(map(demand.forces, families)):
+def _refused(
+    name: str, families: Collection[str], phase: str, numbered: NumberedPolicy, error: Exception
+) -> Prepared:
+    if isinstance(error, InternalError) or any(map(numbered.forces, families)):
         raise error
     _log.info("%s (%s) runs on PyTorch's own operators: %s", name, phase, error)
     return Prepared(name, phase, None, Support.no(Reason.OP_UNSUPPORTED, str(error)))

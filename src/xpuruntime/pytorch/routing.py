@@ -24,9 +24,9 @@ from ..policies.context import replace_policy
 from . import ops, window_routes
 from .composite import leave_to_python, without_check
 from .mixed_precision import as_autocast
+from .numbered_policies import numbered_policy
 from .ops.attention import obstacle
 from .plain import is_plain
-from .requests import current_demand
 from .step_record import note_skipped
 from .transforms import active_transform
 
@@ -124,19 +124,19 @@ def attention_of_pytorch(
     scale: float | None = None,
     enable_gqa: bool = False,
     *,
-    demand: int | None = None,
+    number: int | None = None,
 ) -> Tensor | None:
     """Return the result of a call of ``scaled_dot_product_attention`` by our op, or None if the op does not take it.
 
-    demand: number of the demand of a graph that is being traced; its tensors are fake.
+    number: number of the policy of a graph that is being traced; its tensors are fake.
     """
     added = attn_mask is not None and attn_mask.dtype is not torch.bool
-    if dropout_p or not is_plain(query, key, value, attn_mask if added else None, traced=demand is not None):
+    if dropout_p or not is_plain(query, key, value, attn_mask if added else None, traced=number is not None):
         return None
     q, k, v = as_autocast("attention", query, key, value)
     if not q.dtype == k.dtype == v.dtype or obstacle(q, k, v, attn_mask, is_causal, enable_gqa):
         return None
-    return ops.attention(q, k, v, is_causal, scale, enable_gqa, attn_mask, demand=demand)
+    return ops.attention(q, k, v, is_causal, scale, enable_gqa, attn_mask, number=number)
 
 
 _MAX_POOLS = {
@@ -213,7 +213,7 @@ class PolicyMode(TorchFunctionMode):  # type: ignore[misc]  # PyTorch is untyped
             if inner is not None and _PLAIN.issuperset(types) and _only_devices():
                 with PolicyMode(self._inside | {func}):
                     return inner(*args, **kwargs)
-        elif current_demand().names(route.family):
+        elif numbered_policy().names(route.family):
             reason = active_transform()
             if not reason:
                 result = route.run(*args, **kwargs)

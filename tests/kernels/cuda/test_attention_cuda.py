@@ -142,6 +142,9 @@ def test_what_is_refused_has_a_reason() -> None:
         said(FlashV2(), (1, 1, 4, 160), (1, 1, 4, 160))
         == "heads of at most 128 elements are supported, got 160"
     )
+    graph, _, known = one_node("attention", [array((1, 2, 4, 32), "bfloat16")] * 3)
+    strided = FlashV2().supports(call_of(graph, known, innermost=True), target)
+    assert strided.reason == "the elements of a head must be contiguous"
     assert (
         said(FlashDecode(), (1, 8, 9, 32), (1, 1, 9, 32))
         == "at most 64 queries per key head are supported, got 72"

@@ -59,14 +59,21 @@ def measured(monkeypatch: pytest.MonkeyPatch, **sizes: Any) -> CodegenTarget:
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_a_row_decides_which_product_leads(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     k, results = ROW.product_max_k[DType(dtype)], ROW.product_min_results[DType(dtype)]
-    call = product(dtype, k + 8)
-    assert Generated().leads(product(dtype, k), SM_90)
-    assert not Generated().leads(call, SM_90)
+    call, usual = product(dtype, k + 8), cuda_target("cuda:sm_80")
+    assert Generated().leads(product(dtype, k), usual)
+    assert not Generated().leads(call, usual)
     target = measured(monkeypatch, product_max_k={DType(dtype): k + 8})
     assert Generated().leads(call, target)
-    assert not Generated().leads(call, SM_90)
     target = measured(monkeypatch, product_min_results={DType(dtype): 8 * results})
     assert not Generated().leads(product(dtype, k), target)
+
+
+def test_a_row_decides_which_product_leads_on_hopper(monkeypatch: pytest.MonkeyPatch) -> None:
+    call = product("bfloat16", ROW.product_max_k[DType.BFLOAT16] + 8)
+    assert Generated().leads(call, SM_90)
+    for changed in ({"hopper_act_min_sizes": (4097, 384, 96)}, {"hopper_act_min_work": 1 << 40}):
+        monkeypatch.setattr(crossovers, "CROSSOVERS", {"sm_90": replace(ROW, **changed)})
+        assert not Generated().leads(call, SM_90)
 
 
 def test_a_row_decides_the_tile_of_a_short_product(monkeypatch: pytest.MonkeyPatch) -> None:

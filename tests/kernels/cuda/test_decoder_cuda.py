@@ -1,4 +1,4 @@
-"""One token of a decoder on CUDA: how many launches it is, and blocks that join each other's parts through shared counters."""
+"""One token of a decoder on CUDA: its launches, and blocks that combine their partial results by shared counters."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SIZES = {
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("layers", [1, 3])
 def test_a_layer_is_five_launches(layers: int) -> None:
-    """Norm and QKV; rotations, cache and attention; output and residual; norm, gate, up and SiLU; down and residual."""
+    """These are norm and QKV; rotations, cache and attention; output and residual; norm, gate, up and SiLU; down and residual."""
     config = DecoderConfig.from_json({**SIZES, "num_hidden_layers": layers})
     graph = decoder_graph(config, length=1, capacity=256, dtype=DType.BFLOAT16)
     calls = build_program({DECODE: graph}, target=cuda_host()).entry(DECODE).plans[0].calls
@@ -40,9 +40,8 @@ def test_a_layer_is_five_launches(layers: int) -> None:
     assert [c.kernel for c in calls] == [*ends[1:3], *layer * layers, *ends[3:]]
     before = build_program({DECODE: graph}, target=cuda_host("sm_80")).entry(DECODE).plans[0].calls
     assert [c.kernel for c in before] == [*ends[:3], *layer * layers, *ends[3:]]  # counters to zero
-    assert (
-        len(before) + 5 * (28 - layers) == 145
-    )  # Qwen2.5-1.5B has 28; its many tokens ask for counters everywhere
+    # Qwen2.5-1.5B has 28 layers. Its vocabulary is so large that the sampled token needs counters on every target.
+    assert len(before) + 5 * (28 - layers) == 145
 
 
 @pytest.mark.sampled(2)
@@ -74,8 +73,8 @@ def test_a_kernel_that_is_named_for_attention_or_rotations_keeps_them_apart(
 @pytest.mark.parametrize(
     ("named", "apart"), [("cublasLt", True), ("[generated, cublasLt]", False), ("onednn", False)]
 )
-def test_a_product_that_is_preferred_is_had(tmp_path: Path, named: str, apart: bool) -> None:
-    """A norm becomes part of a product only where the kernel that is named first for the product computes both."""
+def test_a_preferred_product_decides_whether_norms_are_fused(tmp_path: Path, named: str, apart: bool) -> None:
+    """A norm becomes part of a product only if the first kernel that the policy names computes both."""
     file = tmp_path / "policy.yaml"
     file.write_text(f"version: 1\nkernel:\n  matmul: {named}\n")
     config = DecoderConfig.from_json({**SIZES, "num_hidden_layers": 1})
@@ -89,8 +88,8 @@ def test_a_product_that_is_preferred_is_had(tmp_path: Path, named: str, apart: b
     assert any("norm_linear" in c.ops for c in calls) is not apart
 
 
-def test_what_attention_reads_before_its_turn_is_there() -> None:
-    """Masks and caches: the first layer's launch begins when all before it is done, so the others may begin before theirs are."""
+def test_attention_of_later_layers_may_start_early() -> None:
+    """Attention reads masks and caches before griddep_wait. The first layer's launch waits for all before it, so that later layers need not."""
     config = DecoderConfig.from_json({**SIZES, "num_hidden_layers": 3})
     graph = decoder_graph(config, length=1, capacity=256, dtype=DType.BFLOAT16)
     calls = build_program({DECODE: graph}, target=cuda_host()).entry(DECODE).plans[0].calls
@@ -110,7 +109,7 @@ def test_only_what_a_kernel_computes_is_fused(dtype: str, fused: bool) -> None:
 
 
 @pytest.mark.parametrize(("word", "fused"), [("cublasLt", False), ("gemv", True), ("generated", True)])
-def test_a_forced_kernel_is_not_fused_away(tmp_path: Path, word: str, fused: bool) -> None:
+def test_a_forced_kernel_is_not_replaced_by_a_fused_one(tmp_path: Path, word: str, fused: bool) -> None:
     file = tmp_path / "policy.yaml"
     file.write_text(f"version: 1\nkernel:\n  rules:\n    - op: matmul\n      use: {word}\n")
     config = DecoderConfig.from_json({**SIZES, "num_hidden_layers": 1})
@@ -130,8 +129,8 @@ def test_a_forced_kernel_is_not_fused_away(tmp_path: Path, word: str, fused: boo
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_blocks_join_each_other_s_parts_run_after_run(threads: int) -> None:
-    """Two nodes share the counters, whose memory is junk before the first run."""
+def test_counters_of_split_attention_are_reset_between_runs(threads: int) -> None:
+    """Two nodes share the counters, whose memory is not initialized before the first run."""
     b = ir.GraphBuilder("g")
     q = b.input("q", "bfloat16[1, 6, 1, 64]")
     k, v = (b.input(n, "bfloat16[1, 2, 500, 64]") for n in "kv")

@@ -56,13 +56,17 @@ class Tiled(Generated):
         return LoweredCall((hopper_gemm.hopper_stage(call, p, sides, target, self.tile),))
 
 
-class GatedTile(NormLinear):
+SMALL = HopperTile(64, 3)
+
+
+def gated_with(tile: HopperTile = SMALL) -> NormLinear:
     """Gated layers with one tile."""
 
-    tile = HopperTile(64, 3)
+    class Gated(NormLinear):
+        def lower(self, call: Any, target: Any) -> LoweredCall:
+            return hopper_gemm.gated_call(call, target, tile)
 
-    def lower(self, call: Any, target: Any) -> LoweredCall:
-        return hopper_gemm.gated_call(call, target, self.tile)
+    return Gated("matmul/generated")
 
 
 @pytest.mark.parametrize("tile", HOPPER_TILES, ids=lambda t: str(t.columns))
@@ -80,9 +84,8 @@ def test_phases_of_several_tiles(k: int, stages: int) -> None:
     """A tile has fewer steps than there are stages, as many, or more."""
     tile, few = HopperTile(64, stages), sized(num_sms=3)
     judge(Tiled(tile), "linear", random(400, k), random(150, k, scale=0.2), weights="1", target=few)
-    gated = GatedTile("matmul/generated")
     judge(
-        gated,
+        gated_with(tile),
         "norm_linear",
         random(300, k),
         random(140, k, scale=0.2),
@@ -123,7 +126,7 @@ def test_addresses_that_tma_cannot_copy(shift: int) -> None:
         shift=shift,
     )
     judge(
-        GatedTile("matmul/generated"),
+        gated_with(),
         "norm_linear",
         random(130, 72),
         random(80, 72, scale=0.1),
@@ -138,13 +141,13 @@ def test_addresses_that_tma_cannot_copy(shift: int) -> None:
 @pytest.mark.parametrize(("m", "n", "k"), [(17, 8, 8), (200, 40, 136), (100, 31, 72), (300, 96, 64)])
 def test_gated_layers(m: int, n: int, k: int, dtype: Any) -> None:
     x, w = random(m, k, dtype=dtype), random(2 * n, k, dtype=dtype, scale=k**-0.5)
-    judge(GatedTile("matmul/generated"), "norm_linear", x, w, weights="1", gated=True, act="silu")
+    judge(gated_with(), "norm_linear", x, w, weights="1", gated=True, act="silu")
 
 
 @pytest.mark.parametrize("act", ["none", "gelu", "gelu_tanh", "relu", "sigmoid", "tanh"])
 def test_other_gates(act: str) -> None:
     judge(
-        GatedTile("matmul/generated"),
+        gated_with(),
         "norm_linear",
         random(40, 64),
         random(64, 64, scale=0.2),
@@ -175,11 +178,19 @@ def product(
     return call, p, matrices_of(p, own), own
 
 
-def test_the_tile_has_the_fewest_waves_of_columns() -> None:
-    assert hopper_tile(1024, 8960, H200, 2) == HopperTile(224, 5)
-    assert hopper_tile(4096, 4096, H200) == HopperTile(256, 4)
-    assert hopper_tile(1024, 1536, H200) == HopperTile(96, 8)
-    assert hopper_tile(1024, 1536, sized(num_sms=16)) == HopperTile(256, 4)
+@pytest.mark.parametrize(
+    ("size", "epilogue", "columns"),
+    [((4096, 4096, 4096), "none", 256), ((1024, 1536, 8960), "none", 96), ((512, 8960, 1536), "gated", 192), ((1024, 4096, 1024), "act", 128),
+     ((256, 3072, 768), "act", 64)],
+)  # fmt: skip
+def test_tiles_of_measured_products(size: tuple[int, int, int], epilogue: str, columns: int) -> None:
+    tile = hopper_tile(*size, H200, epilogue)
+    assert tile is not None
+    assert tile.columns == columns
+
+
+def test_fewer_sms_have_larger_tiles() -> None:
+    assert hopper_tile(1024, 1536, 8960, sized(num_sms=16)) == HopperTile(256, 4)
 
 
 @pytest.mark.parametrize(
@@ -189,12 +200,12 @@ def test_other_architectures_have_other_tiles(target: str, why: str) -> None:
     call, *_ = product(4096, 4096, 4096)
     (stage,) = Generated().lower(call, cuda_target(target)).stages
     assert "tensor_maps" not in stage.options, why
-    assert hopper_tile(4096, 4096, cuda_target(target)) is None
+    assert hopper_tile(4096, 4096, 4096, cuda_target(target)) is None
 
 
 def test_smaller_targets_have_no_tile() -> None:
-    assert hopper_tile(4096, 4096, sized(max_cluster_size=1)) is None
-    assert hopper_tile(4096, 4096, sized(smem_per_block=48 * 1024)) is None
+    assert hopper_tile(4096, 4096, 4096, sized(max_cluster_size=1)) is None
+    assert hopper_tile(4096, 4096, 4096, sized(smem_per_block=48 * 1024)) is None
 
 
 @pytest.mark.parametrize(
@@ -205,6 +216,30 @@ def test_products_that_generated_gives_to_it(size: tuple[int, int, int], chosen:
     call, *_ = product(*size)
     (stage,) = Generated().lower(call, H200).stages
     assert ("tensor_maps" in stage.options) == chosen
+
+
+@pytest.mark.parametrize(
+    ("size", "act", "target", "chosen"),
+    [((1024, 3072, 768), "gelu", "cuda:h200", True), ((200, 3072, 768), "silu", "cuda:sm_90", True), ((25088, 384, 96), "gelu", "cuda:h200", True),
+     ((1024, 3072, 768), "relu", "cuda:h200", False), ((1024, 3072, 768), "none", "cuda:h200", False), ((128, 3072, 768), "gelu", "cuda:h200", False),
+     ((300, 3072, 768), "gelu", "cuda:h200", False), ((256, 256, 256), "gelu", "cuda:h200", False), ((196, 3072, 768), "gelu", "cuda:h200", False),
+     ((65536, 256, 128), "silu", "cuda:sm_90", True), ((262144, 320, 32), "silu", "cuda:h200", True), ((1048576, 8, 256), "silu", "cuda:h200", False), ((1024, 3072, 768), "gelu", "cuda:sm_80", False)],
+)  # fmt: skip
+def test_activations_that_cublaslt_lacks(
+    size: tuple[int, int, int], act: str, target: str, chosen: bool
+) -> None:
+    call, *_ = product(*size, act=act)
+    assert Generated().leads(call, cuda_target(target)) == chosen
+    assert not Generated(by_hopper=False).leads(call, cuda_target(target)) or size[2] <= 192
+    if chosen:
+        (stage,) = Generated().lower(call, cuda_target(target)).stages
+        assert ("tensor_maps" in stage.options) == (min(size) >= 64)
+
+
+def test_a_residual_before_the_activation_stays_with_cublaslt() -> None:
+    x, w, residual = random(1024, 768), random(3072, 768), random(1024, 3072)
+    graph, _, known = one_node("fused_linear", (x, w, None, residual), "1", act="gelu")
+    assert not Generated().leads(call_of(graph, known), H200)
 
 
 def gated(m: int, dtype: str = "bfloat16", n: int = 96, k: int = 64) -> Graph:
@@ -283,8 +318,8 @@ def test_casts_that_narrow_the_halves_stay() -> None:
 
 
 def test_more_rows_than_an_int_counts_have_no_tile() -> None:
-    assert hopper_tile(2**31 - 200, 8, H200) is None
-    assert hopper_tile(256, 2**30, H200, 2) is None
+    assert hopper_tile(2**31 - 200, 8, 8, H200) is None
+    assert hopper_tile(256, 2**30, 8, H200, "gated") is None
 
 
 def test_a_runtime_without_tensor_maps_refuses_the_program() -> None:

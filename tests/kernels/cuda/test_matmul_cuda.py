@@ -62,6 +62,7 @@ def test_batches_epilogues_and_factors() -> None:
         act="gelu",
     )
     judge(Generated(), "addmm", array((24,)), array((20, 32)), array((32, 24)), alpha=0.5, beta=2.0)
+    judge(Generated(), "addmm", array((24,)), array((20, 32)), array((32, 24)), beta=np.inf)
 
 
 @pytest.mark.parametrize("tile", TILES, ids=lambda t: f"{t.rows}x{t.columns}")
@@ -389,7 +390,7 @@ def test_our_gemm_leads_where_results_are_the_most_traffic(rows: int, k: int, ac
         b.weight("bias", "float16[768]"),
     ]
     b.output("y", b.call("fused_linear", *operands, act=act))
-    assert Generated().leads(call_of(b.build(), {"w": 0, "bias": 0}), cuda_target("cuda:sm_90")) is leads
+    assert Generated().leads(call_of(b.build(), {"w": 0, "bias": 0}), cuda_target("cuda:sm_80")) is leads
 
 
 def test_tiles_of_a_short_k_are_small() -> None:

@@ -13,6 +13,7 @@ __all__ = [
     "STORAGE",
     "address",
     "argument",
+    "decimal",
     "for_tasks",
     "number",
     "offset",
@@ -46,6 +47,11 @@ def number(value: float | int | bool) -> str:
     if math.isinf(value):
         return "__builtin_inf()" if value > 0 else "-__builtin_inf()"
     return float(value).hex()
+
+
+def decimal(value: float) -> str:
+    """Return a float as a C literal of decimal digits."""
+    return repr(value) if math.isfinite(value) else number(float(value))
 
 
 def table(kind: str, name: str, values: Sequence[float | int]) -> str:

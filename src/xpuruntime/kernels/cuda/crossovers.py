@@ -20,12 +20,14 @@ __all__ = ["CROSSOVERS", "Crossovers", "crossovers_of"]
 class Crossovers:
     """The crossovers of one compute capability.
 
-    device:                 the GPU on which they were measured.
+    device:                 the GPU on which they were measured; gated_min_rows and hopper_act_* on an H200.
     product_max_k:          by dtype: our GEMM with an activation leads cuBLASLt with a second stage for at most so many values per result, and
     product_min_results:    at least so many results (``benchmarks/cuda/products_16bit.py``).
     product_short_k:        maximum k for which small tiles of our GEMM are the fastest (the same).
-    gated_min_rows:         a gated layer of 16 bits is one launch for at least so many rows (``products_hopper.py``, products of as many columns).
-    hopper_min_work:        a product of 16 bits has the tiles of ``hopper_gemm.py`` for at least m * n * k of this (the same).
+    gated_min_rows:         a gated layer of 16 bits is one launch for at least so many rows (``products_hopper.py``).
+    hopper_min_work:        our GEMM of 16 bits has the tiles of ``hopper_gemm.py`` for at least m * n * k of this (the same).
+    hopper_act_min_sizes:   with an activation that cuBLASLt lacks, that GEMM leads cuBLASLt with a second stage for at least these m, n and k, and
+    hopper_act_min_work:    m * n * k of this (the same).
     conv_min_filters:       our implicit GEMM in float32 leads for at least so many filters of a group (``conv_float32.py``).
     grouped_product_max_k:  maximum k of a grouped 1x1 convolution of 16 bits for which our tiles lead cuDNN's engine (``suite.py``, mixnet_s).
     cudnn_attention_heads:  head sizes at which cuDNN's attention was compared with ``flash_v2`` (``attention_sizes.py``).
@@ -44,6 +46,8 @@ class Crossovers:
     product_short_k: int
     gated_min_rows: int
     hopper_min_work: int
+    hopper_act_min_sizes: tuple[int, int, int]
+    hopper_act_min_work: int
     conv_min_filters: int
     grouped_product_max_k: int
     cudnn_attention_heads: tuple[int, ...]
@@ -63,6 +67,8 @@ CROSSOVERS: Mapping[str, Crossovers] = {
         product_short_k=768,
         gated_min_rows=256,
         hopper_min_work=1 << 30,
+        hopper_act_min_sizes=(197, 384, 96),
+        hopper_act_min_work=1 << 27,
         conv_min_filters=4,
         grouped_product_max_k=512,
         cudnn_attention_heads=(64, 128),

@@ -1,7 +1,8 @@
 """BatchBeams: the beams of one search, which are texts of a batch.
 
-A step computes beams as it computes other texts: some may wait, or be preempted, while others are done. When the logits of all beams are there,
-the search continues. A beam whose text is that of another one takes its full blocks, and computes the tokens of the last one again.
+A step computes beams like other texts: some may wait, or be preempted, while others are computed. When the logits of all beams are there, the
+search continues. If two beams continue the same text, one keeps its cache blocks. The other shares the full blocks, and computes the tokens of
+the last block again.
 """
 
 from __future__ import annotations
@@ -50,12 +51,12 @@ class BatchBeams:
         return self._state.source
 
     def draft(self) -> None:
-        """Guess nothing."""
+        """Do nothing: beams have no draft tokens."""
 
     def read(self, text: BatchText, logits: Array) -> list[tuple[BatchAnswer, Piece]]:
         """Take the logits of a beam. Return the pieces of all answers if the search ends, and none before.
 
-        Raises RunError if words of the generation leave no answer.
+        Raises RunError if the options of the generation allow no answer.
         """
         self._logits[text] = logits.copy()
         if len(self._logits) < len(self.texts):

@@ -14,7 +14,7 @@ from torch.utils.weak import TensorWeakRef
 
 from ...errors import InputError, RunError
 from ...printable import logger
-from ..requests import current_demand
+from ..numbered_policies import numbered_policy
 from ..step_record import record
 from .obstacles import Obstacle, optimizer_obstacles, watched
 from .signature import call_signature, flatten, leaves_with_gradients, optimizer_settings, unflatten
@@ -133,7 +133,7 @@ class CapturedStep:
         if signature is None:
             return None
         gradients = tuple(p.grad is None for p in self._parameters)
-        return signature, current_demand().number, gradients, optimizer_settings(self._optimizers)
+        return signature, numbered_policy().number, gradients, optimizer_settings(self._optimizers)
 
     def _new_entry(self, key: Any, leaves: list[Any]) -> _Entry:
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]

@@ -17,9 +17,9 @@ from ...frontends.torch.ops import TABLE
 from ...inference.native.targets import own_target
 from ...printable import logger
 from ...targets import DeviceId
+from ..numbered_policies import NumberedPolicy, PolicyCell, numbered_policy
 from ..ops.library import LIBRARY
 from ..programs import BACKWARD, FORWARD
-from ..requests import Demand, DemandCell, current_demand
 from ..routing import skip_frames_of_mode
 from .attention import route_attention
 from .boxed import boxed
@@ -67,19 +67,19 @@ def xpuruntime_backend(
             raise InputError(
                 "torch.compile(backend='xpuruntime')", f"takes no {name}", got=repr(value), do=do
             )
-    demands = DemandCell()
-    route_attention(module, demands)
+    cell = PolicyCell()
+    route_attention(module, cell)
     whole_pools(module)
-    demand = current_demand()  # of the thread that compiles: PyTorch compiles backward in another one
-    channels_last(module, demand)
-    losses, saved = route_head_losses(module, demands), dict[str, int]()
+    numbered = numbered_policy()  # of the thread that compiles: PyTorch compiles backward in another one
+    channels_last(module, numbered)
+    losses, saved = route_head_losses(module, cell), dict[str, int]()
 
     def compiler(phase: str) -> Callable[..., Any]:
         return functools.partial(
             _compiled,
             phase=phase,
-            demands=demands,
-            demand=demand,
+            cell=cell,
+            numbered=numbered,
             losses={} if phase == BACKWARD else losses,
             saved=saved if phase == FORWARD else {},
         )
@@ -88,8 +88,8 @@ def xpuruntime_backend(
         fw_compiler=compiler(FORWARD),
         bw_compiler=compiler(BACKWARD),
         inference_compiler=compiler("inference"),
-        decompositions=_decompositions(whole_operators(_device(example_inputs), demand)),
-        partition_fn=functools.partial(forward_and_backward, saved, demand),
+        decompositions=_decompositions(whole_operators(_device(example_inputs), numbered)),
+        partition_fn=functools.partial(forward_and_backward, saved, numbered),
     )
     return backend(module, example_inputs)
 
@@ -116,8 +116,8 @@ def _compiled(
     example_inputs: Sequence[Any],
     *,
     phase: str,
-    demands: DemandCell,
-    demand: Demand,
+    cell: PolicyCell,
+    numbered: NumberedPolicy,
     losses: Mapping[str, str],
     saved: Mapping[str, int],
 ) -> Callable[..., Any]:
@@ -125,7 +125,7 @@ def _compiled(
     from torch._functorch.aot_autograd import make_boxed_func
 
     compiled = functools.partial(
-        _compiled_graph, phase=phase, demands=demands, demand=demand, losses=losses, saved=saved
+        _compiled_graph, phase=phase, cell=cell, numbered=numbered, losses=losses, saved=saved
     )
     if not has_dynamic_sizes(module):
         # PyTorch holds the lock for forward only; backward may be compiled while another thread traces.
@@ -140,8 +140,8 @@ def _compiled_graph(
     module: torch.fx.GraphModule,
     *,
     phase: str,
-    demands: DemandCell,
-    demand: Demand,
+    cell: PolicyCell,
+    numbered: NumberedPolicy,
     losses: Mapping[str, str],
     saved: Mapping[str, int],
     why_not: str = "",
@@ -156,7 +156,7 @@ def _compiled_graph(
         left = {n.name: why_not for n in calls}
     elif device is not None:
         target = own_target(DeviceId(device.type, device.index or 0))
-        left = dict(reasons_against(module, name, target, left_operators(device, phase, demand)))
+        left = dict(reasons_against(module, name, target, left_operators(device, phase, numbered)))
         left |= {
             n.name: f"it is on {other}" for n in calls if (other := _other_device(n, device)) is not None
         }
@@ -167,13 +167,13 @@ def _compiled_graph(
     for region in regions:
         body = whole.get_submodule(region)
         assert isinstance(body, torch.fx.GraphModule)
-        setattr(whole, region, FxRegion(body, f"{name}_{region}", phase, demands))
+        setattr(whole, region, FxRegion(body, f"{name}_{region}", phase, cell))
     whole.recompile()
     stay = {f"{node} ({named[node]})": reason for node, reason in left.items() if node in named}
     report = CompiledGraphReport(name, phase, len(regions), len(calls) - len(stay), stay, losses, saved)
     remember_graph(report)
     _log.info("%s", report)
-    return boxed(whole, functools.partial(demands.of, backward=phase == BACKWARD))
+    return boxed(whole, functools.partial(cell.of, backward=phase == BACKWARD))
 
 
 def _is_own(node: torch.fx.Node) -> bool:

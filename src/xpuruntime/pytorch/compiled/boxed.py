@@ -12,7 +12,7 @@ from torch.fx import GraphModule
 from torch.fx.graph import CodeGen
 
 from ..deterministic import library_obeys
-from ..requests import Demand
+from ..numbered_policies import NumberedPolicy
 
 __all__ = ["boxed"]
 
@@ -27,16 +27,16 @@ class _ListArguments(CodeGen):  # type: ignore[misc]  # PyTorch is untyped here
         return "\n".join(lines)
 
 
-def boxed(module: GraphModule, demand: Callable[[], Demand]) -> Callable[[list[Any]], Any]:
+def boxed(module: GraphModule, numbered: Callable[[], NumberedPolicy]) -> Callable[[list[Any]], Any]:
     """Return the function of a graph module as PyTorch's autograd calls it. The module's own function changes.
 
-    demand: returns the demand of a call.
+    numbered: returns the numbered of a call.
     """
     module.graph.set_codegen(_ListArguments())
     module.recompile()
 
     def run(arguments: list[Any]) -> Any:
-        with library_obeys(demand()):
+        with library_obeys(numbered()):
             return module.forward(arguments)
 
     run._boxed_call = True  # type: ignore[attr-defined]  # PyTorch's mark of such a function

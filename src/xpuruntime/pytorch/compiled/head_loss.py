@@ -20,8 +20,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812  - PyTorch's own abbreviation
 from torch.fx import GraphModule, Node
 
+from ..numbered_policies import PolicyCell
 from ..ops import linear_cross_entropy
-from ..requests import DemandCell
 
 __all__ = ["FUSED", "route_head_losses"]
 
@@ -58,7 +58,7 @@ class _LogitsLayer:
     after: list[Node] = field(default_factory=list)
 
 
-def route_head_losses(module: GraphModule, demands: DemandCell) -> dict[str, str]:
+def route_head_losses(module: GraphModule, cell: PolicyCell) -> dict[str, str]:
     """Rewrite the graph's losses of language models, in place. Return what became of each cross entropy: ``FUSED``, or why its logits are stored.
 
     It runs before PyTorch's autograd sees the graph, which then differentiates the op.
@@ -68,7 +68,7 @@ def route_head_losses(module: GraphModule, demands: DemandCell) -> dict[str, str
         if node.op != "call_function" or node.target not in (F.cross_entropy, F.nll_loss):
             continue
         try:
-            _rewrite(module, node, demands)
+            _rewrite(module, node, cell)
         except _StaysError as why:
             outcomes[node.name] = f"its logits are stored: {why}"
         else:
@@ -78,7 +78,7 @@ def route_head_losses(module: GraphModule, demands: DemandCell) -> dict[str, str
     return outcomes
 
 
-def _rewrite(module: GraphModule, loss: Node, demands: DemandCell) -> None:
+def _rewrite(module: GraphModule, loss: Node, cell: PolicyCell) -> None:
     logits, target, options = _arguments(loss)
     operand = loss.args[0] if loss.args else loss.kwargs["input"]
     head = _head_of(logits, loss if logits is operand else operand)
@@ -92,7 +92,7 @@ def _rewrite(module: GraphModule, loss: Node, demands: DemandCell) -> None:
             rows = _same_view(module, node, rows, size)
         weight = module.graph.call_method("t", (head.weight,)) if head.transposed else head.weight
         dtypes = _value(head.after[0]).dtype, _value(loss).dtype
-        run = functools.partial(_head_loss, demands.number, dtypes, options)
+        run = functools.partial(_head_loss, cell.number, dtypes, options)
         functools.update_wrapper(run, _head_loss)
         fused = module.graph.call_function(run, (rows, weight, head.bias, target))
     fused.meta = dict(loss.meta)
@@ -324,7 +324,7 @@ def _same_view(module: GraphModule, node: Node, rows: Node, size: int) -> Node:
 
 
 def _head_loss(
-    demand: int,
+    number: int,
     dtypes: tuple[torch.dtype, torch.dtype],
     options: Mapping[str, Any],
     x: torch.Tensor,
@@ -338,4 +338,4 @@ def _head_loss(
     """
     layer, result = dtypes
     weight, bias = (None if t is None else t.to(torch.promote_types(t.dtype, layer)) for t in (weight, bias))
-    return linear_cross_entropy(x.to(layer), weight, target, bias=bias, demand=demand, **options).to(result)
+    return linear_cross_entropy(x.to(layer), weight, target, bias=bias, number=number, **options).to(result)

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 import torch
 import torch.nn.functional as F  # noqa: N812  - PyTorch's own abbreviation
 
+from ..numbered_policies import NumberedPolicy
 from ..programs import BACKWARD, FORWARD
-from ..requests import Demand
 
 __all__ = ["channels_last", "left_operators", "whole_operators"]
 
@@ -33,27 +33,29 @@ _WHOLE = (torch.ops.aten.native_batch_norm_backward.default,)
 _CONVOLUTIONS = (torch.conv2d, F.conv2d)
 
 
-def left_operators(device: torch.device, phase: str, demand: Demand) -> Mapping[str, str]:
+def left_operators(device: torch.device, phase: str, numbered: NumberedPolicy) -> Mapping[str, str]:
     """Return operator -> the reason why PyTorch computes it, though our compiler could."""
     if device.type != "cuda":
         return {}
     trains = phase in (FORWARD, BACKWARD)
     return {
-        op: why for op, (family, why) in _LEFT.items() if not family or (trains and not demand.names(family))
+        op: why
+        for op, (family, why) in _LEFT.items()
+        if not family or (trains and not numbered.names(family))
     }
 
 
-def whole_operators(device: torch.device, demand: Demand) -> tuple[torch._ops.OpOverload, ...]:
+def whole_operators(device: torch.device, numbered: NumberedPolicy) -> tuple[torch._ops.OpOverload, ...]:
     """Return the operators that are not expanded, because PyTorch computes them."""
-    return () if device.type != "cuda" or demand.names("norm") else _WHOLE
+    return () if device.type != "cuda" or numbered.names("norm") else _WHOLE
 
 
-def channels_last(module: torch.fx.GraphModule, demand: Demand) -> None:
+def channels_last(module: torch.fx.GraphModule, numbered: NumberedPolicy) -> None:
     """Make the operands of the graph's convolutions of images channels-last, in place, where PyTorch computes them in 16 bits.
 
     It runs before PyTorch's autograd sees the graph, which then traces the values after them as channels-last, too.
     """
-    if not torch.is_grad_enabled() or demand.names("conv"):
+    if not torch.is_grad_enabled() or numbered.names("conv"):
         return
     changed = False
     for node in list(module.graph.nodes):

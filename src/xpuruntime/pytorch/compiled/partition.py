@@ -18,7 +18,7 @@ from torch._functorch.partitioners import get_default_op_list, min_cut_remateria
 from torch.fx import GraphModule, Node
 from torch.utils.checkpoint import CheckpointPolicy
 
-from ..requests import Demand
+from ..numbered_policies import NumberedPolicy
 from .cudnn_batch_norms import cudnn_batch_norms
 from .cudnn_pools import cudnn_pools
 from .gradient_sums import gradient_sums
@@ -36,7 +36,7 @@ computed again."""
 
 def forward_and_backward(
     saved: dict[str, int],
-    demand: Demand,
+    numbered: NumberedPolicy,
     joint: GraphModule,
     inputs: Any,
     *,
@@ -46,13 +46,13 @@ def forward_and_backward(
     """Return the graphs of forward and backward; with its first two arguments bound, a ``partition_fn`` of PyTorch's ``aot_autograd``.
 
     saved: is filled with the values that forward keeps for backward -> their bytes; views of one value count once.
-    demand: the policy. Families that it names keep PyTorch's operators, from which it chooses kernels.
+    numbered: the policy. Families that it names keep PyTorch's operators, from which it chooses kernels.
     """
     if any(n.op == "placeholder" and "tangents" in n.name and n.users for n in joint.graph.nodes):
         cudnn_batch_norms(joint)
-        if not demand.names("pool"):
+        if not numbered.names("pool"):
             cudnn_pools(joint)
-        if not demand.names("conv") and not demand.names("matmul"):
+        if not numbered.names("conv") and not numbered.names("matmul"):
             gradient_sums(joint)
         computed_again = get_default_op_list().is_recomputable  # PyTorch makes the list anew at each call
         nodes = [n for n in joint.graph.nodes if n.op == "call_function"]

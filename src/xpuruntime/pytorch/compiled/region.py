@@ -8,8 +8,8 @@ import torch
 
 from ...frontends.torch.fx_module import import_fx, memory_order
 from ...ir import Graph
+from ..numbered_policies import PolicyCell
 from ..programs import BACKWARD, Prepared, in_place, prepared_graph
-from ..requests import DemandCell
 from ..step_record import note
 
 __all__ = ["FxRegion"]
@@ -18,9 +18,9 @@ __all__ = ["FxRegion"]
 class FxRegion(torch.nn.Module):  # type: ignore[misc]  # PyTorch is untyped here
     """A submodule that runs as one program."""
 
-    def __init__(self, module: torch.fx.GraphModule, name: str, phase: str, demands: DemandCell) -> None:
+    def __init__(self, module: torch.fx.GraphModule, name: str, phase: str, cell: PolicyCell) -> None:
         super().__init__()
-        self._module, self._name, self._phase, self._demands = module, name, phase, demands
+        self._module, self._name, self._phase, self._cell = module, name, phase, cell
         (out,) = (n for n in module.graph.nodes if n.op == "output")
         self._single = not isinstance(out.args[0], tuple | list)
         inputs = [n for n in module.graph.nodes if n.op == "placeholder"]
@@ -36,13 +36,13 @@ class FxRegion(torch.nn.Module):  # type: ignore[misc]  # PyTorch is untyped her
 
     def forward(self, *args: torch.Tensor) -> Any:
         """Return the results of the region's output node."""
-        demand = self._demands.of(backward=self._phase == BACKWARD)
-        prepared = self._programs.get(demand.number)
+        numbered = self._cell.of(backward=self._phase == BACKWARD)
+        prepared = self._programs.get(numbered.number)
         if prepared is None:
             prepared = prepared_graph(
-                self._name, self._families(), self._phase, self._graph, self._device_of(args), demand
+                self._name, self._families(), self._phase, self._graph, self._device_of(args), numbered
             )
-            self._programs[demand.number] = prepared
+            self._programs[numbered.number] = prepared
         note(prepared)
         if prepared.executor is None:
             return self._module(*args)

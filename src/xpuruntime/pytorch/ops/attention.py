@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ...errors import InputError
 from ..formulas.attention import ATTENTION, ATTENTION_BACKWARD
-from ..requests import demand_number
+from ..numbered_policies import policy_number
 from .library import TrainingOp, call, register
 from .operands import float_operands
 
@@ -28,7 +28,7 @@ def attention(
     enable_gqa: bool = False,
     attn_mask: Tensor | None = None,
     *,
-    demand: int | None = None,
+    number: int | None = None,
 ) -> Tensor:
     """Return softmax(q k^T scale + mask) v, as ``torch.nn.functional.scaled_dot_product_attention`` without dropout.
 
@@ -36,16 +36,16 @@ def attention(
     causal:     query i sees keys 0 to i.
     enable_gqa: k and v may have fewer heads, which divide those of q.
     attn_mask:  bool (True: the key is seen) or float (added), broadcast to [..., heads, queries, keys]. It has no gradient.
-    demand:     number of the demand; None: that of the current policy.
+    number:     number of the policy; None: that of the current policy.
     """
     q, k, v = float_operands("attention", q, k, v)
     reason = obstacle(q, k, v, attn_mask, causal, enable_gqa)
     if reason:
         what, got, do = reason
         raise InputError("pytorch.ops.attention", what, got=got, do=do)
-    shape, demand = (*q.shape[:-1], v.shape[-1]), demand_number() if demand is None else demand
+    shape, number = (*q.shape[:-1], v.shape[-1]), policy_number() if number is None else number
     mask = None if attn_mask is None else _mask_of_heads(attn_mask, q, k)
-    y = call("attention", *map(_of_heads, (q, k, v)), mask, causal, scale, demand)[0]
+    y = call("attention", *map(_of_heads, (q, k, v)), mask, causal, scale, number)[0]
     return y if y.shape == shape else y.reshape(shape)
 
 

@@ -15,7 +15,7 @@ from ..formulas.batch_norm import (
     BATCH_NORM_INFERENCE,
     BATCH_NORM_INFERENCE_BACKWARD,
 )
-from ..requests import demand_number
+from ..numbered_policies import policy_number
 from .library import TrainingOp, call, register
 from .operands import flag, float_operands, real_number
 
@@ -50,11 +50,11 @@ def batch_norm(
     wide = _float32_at_least(x.dtype)  # of all of them, so that they have one dtype
     weight, bias, mean, var = (None if p is None else p.to(wide) for p in parameters)
     if not training:
-        return call("batch_norm_inference", x, weight, bias, mean, var, eps, demand_number())[0]
+        return call("batch_norm_inference", x, weight, bias, mean, var, eps, policy_number())[0]
     if x.numel() == x.shape[1] and not isinstance(x.numel(), torch.SymInt):
         got, do = list(x.shape), "Give more samples, or call the module's eval()."
         raise InputError(_WHO, "needs more than one value per channel in training", got=got, do=do)
-    results = call("batch_norm", x, weight, bias, mean, var, momentum, eps, demand_number())
+    results = call("batch_norm", x, weight, bias, mean, var, momentum, eps, policy_number())
     with torch.no_grad():
         for old, new in zip((running_mean, running_var), results[1:], strict=False):
             assert old is not None

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ...errors import InputError
 from ..formulas.convolution import CONVOLUTION, CONVOLUTION_BACKWARD
-from ..requests import demand_number
+from ..numbered_policies import policy_number
 from .library import TrainingOp, call, register
 from .operands import flag, float_operands, several_numbers, whole_number
 
@@ -61,7 +61,7 @@ def convolution(
         do = "Give numbers below the stride or the dilation."
         raise InputError("pytorch.ops.convolution", "output_padding is too large", got=list(extra), do=do)
     options = (list(steps), list(pads), list(dilations), groups, transposed, list(extra))
-    return call("convolution", x, weight, bias, *options, demand_number())[0]
+    return call("convolution", x, weight, bias, *options, policy_number())[0]
 
 
 def _error(what: str, x: Tensor, weight: Tensor) -> InputError:

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from ...errors import InputError, RunError
 from ..formulas.cross_entropy import CROSS_ENTROPY, CROSS_ENTROPY_GRADIENTS
+from ..numbered_policies import policy_number, policy_of
 from ..programs import BACKWARD, FORWARD, FormulaCall, run
-from ..requests import demand_number, demand_of
 from ..step_record import note_skipped
 from ..transforms import active_transform
 from .library import define
@@ -33,13 +33,13 @@ def linear_cross_entropy(
     bias: Tensor | None = None,
     ignore_index: int = -100,
     reduction: str = "mean",
-    demand: int | None = None,
+    number: int | None = None,
 ) -> Tensor:
     """Return ``cross_entropy(linear(x, weight, bias), target)`` without the whole logits.
 
     x [..., size], weight [words, size] and bias [words] of one float dtype, target [...] of int64. Weight and bias may be wider than x: they are
     rounded to x's dtype for the products, and their gradients are not. The loss is float32 (float64 for float64 operands). A target that is neither ``ignore_index`` nor a word is undefined on CUDA and an InputError on the host.
-    demand: number of the demand; by default that of the policy of this thread.
+    number: number of the policy; by default that of this thread.
     reduction: ``mean`` over the targets that are not ``ignore_index``, or ``sum``. Rows are computed in chunks; when gradients are wanted,
     each chunk computes them in the same pass, and backward only scales them. It has no gradients of second order.
     """
@@ -71,7 +71,7 @@ def linear_cross_entropy(
     if reduction == "mean":
         scale = scale / (places != ignore_index).sum()
     wanted = [t is not None and t.requires_grad and torch.is_grad_enabled() for t in (x, weight, bias)]
-    number = demand_number() if demand is None else demand
+    number = policy_number() if number is None else number
     results = torch.ops.xpuruntime.linear_cross_entropy(
         rows, weight, bias, places, scale, ignore_index, wanted, number
     )
@@ -100,7 +100,7 @@ def _compute(
     number: int,
 ) -> list[Tensor]:
     """Return the loss, then the gradients of x, weight and bias for a gradient of 1 (empty where they are not wanted)."""
-    demand, words = demand_of(number), weight.shape[0]
+    numbered, words = policy_of(number), weight.shape[0]
     wide = _wide(x.dtype)
     _check_targets(target, words, ignore_index)
     loss = torch.zeros((), dtype=wide, device=x.device)
@@ -120,10 +120,10 @@ def _compute(
         if any(wanted):
             scaled = (*operands, scale.reshape(1, 1), dweight, dbias)
             call = FormulaCall(
-                CROSS_ENTROPY_GRADIENTS, "matmul", BACKWARD, scaled, (ignore_index, tuple(wanted)), demand
+                CROSS_ENTROPY_GRADIENTS, "matmul", BACKWARD, scaled, (ignore_index, tuple(wanted)), numbered
             )
         else:
-            call = FormulaCall(CROSS_ENTROPY, "matmul", FORWARD, operands, (ignore_index,), demand)
+            call = FormulaCall(CROSS_ENTROPY, "matmul", FORWARD, operands, (ignore_index,), numbered)
         results = run(call)
         if results is None:
             results = _eager(rows, padded, padded_bias, places, scale, ignore_index, wanted, (dweight, dbias))
@@ -229,7 +229,7 @@ def _scaled(ctx: Any, grads: list[Tensor | None]) -> tuple[Any, ...]:
 
 
 define(
-    "linear_cross_entropy(Tensor x, Tensor weight, Tensor? bias, Tensor target, Tensor scale, int ignore_index, bool[] wanted, int demand) -> Tensor[]",
+    "linear_cross_entropy(Tensor x, Tensor weight, Tensor? bias, Tensor target, Tensor scale, int ignore_index, bool[] wanted, int policy) -> Tensor[]",
     _compute,
     _fake,
     _scaled,

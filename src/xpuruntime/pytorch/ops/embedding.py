@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ...errors import InputError
 from ..formulas.embedding import EMBEDDING, EMBEDDING_BACKWARD
-from ..requests import demand_number
+from ..numbered_policies import policy_number
 from .library import TrainingOp, call, register
 from .operands import float_operands, whole_number
 
@@ -47,7 +47,7 @@ def embedding(indices: Tensor, weight: Tensor, padding_idx: int | None = None) -
         do = f"Give {-rows} to {rows - 1}."
         raise InputError("pytorch.ops.embedding", "has no such padding row", got=padding_idx, do=do)
     padding = -1 if padding_idx is None else padding_idx % weight.shape[0]
-    return call("embedding", weight, indices, padding, demand_number())[0]
+    return call("embedding", weight, indices, padding, policy_number())[0]
 
 
 def _embedding(weight: Tensor, indices: Tensor, padding_idx: int) -> list[Tensor]:

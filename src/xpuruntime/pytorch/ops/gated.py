@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ...errors import InputError
 from ..formulas.gated import GATED, GATED_BACKWARD
-from ..requests import demand_number
+from ..numbered_policies import policy_number
 from .activations import eager_activation, eager_derivative
 from .library import TrainingOp, call, register
 from .operands import equal_shapes, float_operands
@@ -34,7 +34,7 @@ def geglu(gate: Tensor, up: Tensor, approximate: str = "none") -> Tensor:
 def _gated(op: str, gate: Tensor, up: Tensor, word: str) -> Tensor:
     gate, up = float_operands(op, gate, up)
     equal_shapes(op, gate, up)
-    return call("gated", gate, up, word, demand_number())[0]
+    return call("gated", gate, up, word, policy_number())[0]
 
 
 def _eager(gate: Tensor, up: Tensor, word: str) -> list[Tensor]:

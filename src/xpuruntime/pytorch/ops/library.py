@@ -1,8 +1,8 @@
 """Registration of a training op with torch.library: schema, kernels, fake tensors, autograd and vmap, from one ``TrainingOp``.
 
-``xpuruntime::layer_norm(Tensor? x, ..., int dims, float eps, int demand) -> Tensor[]`` runs the formula of forward, and
-``xpuruntime::layer_norm_backward(Tensor? grad, ..., bool[] wanted, int demand) -> Tensor[]`` runs the formula of backward and returns only
-the gradients for which ``wanted`` is True. ``demand`` is the number of the policy under which the op runs (``requests``). Where no program
+``xpuruntime::layer_norm(Tensor? x, ..., int dims, float eps, int policy) -> Tensor[]`` runs the formula of forward, and
+``xpuruntime::layer_norm_backward(Tensor? grad, ..., bool[] wanted, int policy) -> Tensor[]`` runs the formula of backward and returns only
+the gradients for which ``wanted`` is True. ``policy`` is the number of the policy under which the op runs (``numbered_policies``). Where no program
 runs a formula, PyTorch's operators compute the op (``eager``, ``eager_backward``). Gradients of gradients are those of ``eager_backward``.
 """
 
@@ -16,8 +16,8 @@ import torch
 
 from ..deterministic import library_obeys
 from ..formulas.formula import Formula
+from ..numbered_policies import policy_of
 from ..programs import BACKWARD, FORWARD, FormulaCall, run
-from ..requests import demand_of
 from ..step_record import note_skipped
 from ..transforms import active_transform, is_vmap_alone
 
@@ -78,7 +78,7 @@ _ops: dict[str, TrainingOp] = {}
 
 
 def call(name: str, *args: Any) -> list[torch.Tensor]:
-    """Call a registered op. args: operands, attributes, and the number of the demand.
+    """Call a registered op. args: operands, attributes, and the number of the policy.
 
     Inside a transform of ``torch.func`` PyTorch's own operators compute the op. Under ``torch.vmap`` alone, an op with ``rows`` runs as it is.
     """
@@ -131,7 +131,7 @@ def define(
 
 def _schema(name: str, operands: Sequence[str], attributes: Mapping[str, str]) -> str:
     arguments = [f"Tensor? {n}" for n in operands] + [f"{kind} {n}" for n, kind in attributes.items()]
-    return f"{name}({', '.join(arguments)}, int demand) -> Tensor[]"
+    return f"{name}({', '.join(arguments)}, int policy) -> Tensor[]"
 
 
 # ── computing ──
@@ -142,10 +142,10 @@ def _forward(op: TrainingOp) -> Callable[..., list[torch.Tensor]]:
 
     def forward(*args: Any) -> list[torch.Tensor]:
         attributes = tuple(map(_hashable, args[count:-1]))
-        demand = demand_of(args[-1])
-        results = run(FormulaCall(op.forward, op.family, FORWARD, args[:count], attributes, demand))
+        numbered = policy_of(args[-1])
+        results = run(FormulaCall(op.forward, op.family, FORWARD, args[:count], attributes, numbered))
         if results is None:
-            with library_obeys(demand):
+            with library_obeys(numbered):
                 results = [*op.eager(*args[:-1])]
         return results
 
@@ -157,10 +157,10 @@ def _backward(op: TrainingOp) -> Callable[..., list[torch.Tensor]]:
 
     def backward(*args: Any) -> list[torch.Tensor]:
         attributes = tuple(map(_hashable, args[count:-1]))
-        demand = demand_of(args[-1], backward=True)
-        results = run(FormulaCall(op.backward, op.family, BACKWARD, args[:count], attributes, demand))
+        numbered = policy_of(args[-1], backward=True)
+        results = run(FormulaCall(op.backward, op.family, BACKWARD, args[:count], attributes, numbered))
         if results is None:
-            with library_obeys(demand):
+            with library_obeys(numbered):
                 gradients = op.eager_backward(*args[:-2])
             results = [g for g, wanted in zip(gradients, args[-2], strict=True) if wanted]
         return results
@@ -207,7 +207,7 @@ def _save(op: TrainingOp) -> Callable[..., None]:
         named |= {f"result{i}": result for i, result in enumerate(output)}
         ctx.save_for_backward(*(named.get(n) for n in op.saved))
         values = inputs[count:-1] if op.backward_values is None else op.backward_values(*inputs[:-1])
-        ctx.attributes, ctx.demand = values, inputs[-1]
+        ctx.attributes, ctx.policy = values, inputs[-1]
 
     return save
 
@@ -227,7 +227,7 @@ def _first_order(op: TrainingOp) -> Callable[..., tuple[Any, ...]]:
             named = zip(op.of_backward, ctx.attributes, strict=True)
             attributes = (changed.get(name, value) for name, value in named)
             operands = (grad, *ctx.saved_tensors)
-            values = _dispatch(f"{op.name}_backward", *operands, *attributes, wanted, ctx.demand)
+            values = _dispatch(f"{op.name}_backward", *operands, *attributes, wanted, ctx.policy)
             wanted_positions = [p for p, w in zip(positions, wanted, strict=True) if w]
             for position, value in zip(wanted_positions, values, strict=True):
                 results[position] = value if results[position] is None else results[position] + value

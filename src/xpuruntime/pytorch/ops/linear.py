@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ...errors import InputError
 from ..formulas.linear import LINEAR, LINEAR_BACKWARD, MATMUL, MATMUL_BACKWARD
-from ..requests import demand_number
+from ..numbered_policies import policy_number
 from .activations import checked_activation, eager_activation, eager_derivative
 from .library import TrainingOp, call, register
 from .operands import float_operands
@@ -32,7 +32,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, activation: st
         raise _mismatch("linear", "bias [outputs] of weight [outputs, inputs]", bias, weight)
     if x.dim() == 1:
         return linear(x[None], weight, bias, word)[0]
-    return call("linear", x, weight, bias, word, demand_number())[0]
+    return call("linear", x, weight, bias, word, policy_number())[0]
 
 
 def matmul(a: Tensor, b: Tensor) -> Tensor:
@@ -41,7 +41,7 @@ def matmul(a: Tensor, b: Tensor) -> Tensor:
     if not a.dim() or not b.dim() or a.shape[-1] != b.shape[-2 if b.dim() > 1 else 0]:
         raise _mismatch("matmul", "a [..., m, k] and b [..., k, n]", a, b)
     rows, columns = a.dim() == 1, b.dim() == 1
-    y = call("matmul", a[None] if rows else a, b[:, None] if columns else b, demand_number())[0]
+    y = call("matmul", a[None] if rows else a, b[:, None] if columns else b, policy_number())[0]
     y = y.squeeze(-2) if rows else y
     return y.squeeze(-1) if columns else y
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ...errors import InputError
 from ..formulas.norm import LAYER_NORM, LAYER_NORM_BACKWARD, RMS_NORM, RMS_NORM_BACKWARD
-from ..requests import demand_number
+from ..numbered_policies import policy_number
 from .library import TrainingOp, call, register
 from .operands import float_operands, real_number, several_numbers
 
@@ -29,7 +29,7 @@ def layer_norm(
     x, weight, bias = float_operands("layer_norm", x, weight, bias, optional=2)
     dims = _dims("layer_norm", x, normalized_shape, weight, bias)
     eps = real_number("layer_norm", "eps", eps)
-    return call("layer_norm", x, weight, bias, dims, eps, demand_number())[0]
+    return call("layer_norm", x, weight, bias, dims, eps, policy_number())[0]
 
 
 def rms_norm(
@@ -41,7 +41,7 @@ def rms_norm(
     if eps is None:
         eps = torch.finfo(torch.promote_types(x.dtype, torch.float32)).eps
     eps = real_number("rms_norm", "eps", eps)
-    return call("rms_norm", x, weight, dims, eps, demand_number())[0]
+    return call("rms_norm", x, weight, dims, eps, policy_number())[0]
 
 
 def _dims(op: str, x: Tensor, normalized_shape: Sequence[int] | int, *parameters: Tensor | None) -> int:

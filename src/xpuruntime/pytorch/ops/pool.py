@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ...errors import InputError
 from ..formulas.pool import AVG_POOL, AVG_POOL_BACKWARD, MAX_POOL, MAX_POOL_BACKWARD
-from ..requests import demand_number
+from ..numbered_policies import policy_number
 from .library import TrainingOp, call, register
 from .operands import flag, float_operands, several_numbers, whole_number
 
@@ -48,7 +48,7 @@ def max_pool_with_indices(
     """Return the maxima, and the flat index of each within its channel, int64."""
     (x,) = float_operands("max_pool", x)
     window = _window("max_pool", x, kernel_size, stride, padding, dilation, ceil_mode)
-    y, indices = call("max_pool", x, *map(list, window), ceil_mode, demand_number())
+    y, indices = call("max_pool", x, *map(list, window), ceil_mode, policy_number())
     return y, indices
 
 
@@ -71,7 +71,7 @@ def avg_pool(
         raise InputError("pytorch.ops.avg_pool", "divisor_override must not be 0", got=0, do="Leave it out.")
     size, step, pads, _ = _window("avg_pool", x, kernel_size, stride, padding, 1, ceil_mode)
     options = (list(size), list(step), list(pads), ceil_mode, count_include_pad, divisor_override)
-    return call("avg_pool", x, *options, demand_number())[0]
+    return call("avg_pool", x, *options, policy_number())[0]
 
 
 def _window(

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ...errors import InputError
 from ..formulas.rope import ROPE, ROPE_BACKWARD
-from ..requests import demand_number
+from ..numbered_policies import policy_number
 from .library import TrainingOp, call, register
 from .operands import flag, float_operands
 
@@ -32,7 +32,7 @@ def rope(x: Tensor, cos: Tensor, sin: Tensor, *, interleaved: bool = False) -> T
             got=f"{list(x.shape)}, {list(cos.shape)} and {list(sin.shape)}",
             do="Cut the tables to the length of x.",
         )
-    return call("rope", x, cos, sin, interleaved, demand_number())[0]
+    return call("rope", x, cos, sin, interleaved, policy_number())[0]
 
 
 def _rope(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> list[Tensor]:

@@ -1,4 +1,4 @@
-"""softmax."""
+"""Softmax and its gradient, for training."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ...errors import InputError
 from ..formulas.softmax import SOFTMAX, SOFTMAX_BACKWARD
-from ..requests import demand_number
+from ..numbered_policies import policy_number
 from .library import TrainingOp, call, register
 from .operands import float_operands
 
@@ -24,7 +24,7 @@ def softmax(x: Tensor, dim: int = -1) -> Tensor:
     if isinstance(dim, bool) or not isinstance(dim, int) or not -rank <= dim < rank:
         do = f"Give {-rank} to {rank - 1}."
         raise InputError("pytorch.ops.softmax", "has no such dim", got=repr(dim), do=do)
-    return call("softmax", x, dim % max(x.dim(), 1) - x.dim(), demand_number())[0]
+    return call("softmax", x, dim % max(x.dim(), 1) - x.dim(), policy_number())[0]
 
 
 def _softmax(x: Tensor, dim: int) -> list[Tensor]:

@@ -7,7 +7,8 @@
 //   GATED    b has two halves of n rows, and a tile BN / 2 columns of each: the first half's results are the gates of the second's
 //   ALIGNED  rows of y start at multiples of 16 bytes, and n is a multiple of 8
 // `a` is [m, k], `b` [n, k]. `finish` is the epilogue: line(row) is a row of y; value(row, column, sum), or value(row, column, gate, sum) if GATED,
-// is a result.
+// is a result. If finish.STARTS, sums of a column start from start(column): so terms of columns are loaded before the products, not in the epilogue.
+// finish.ADDS: whether value() adds terms.
 namespace hopper_gemm {
 
 using tensor::u16;
@@ -51,46 +52,93 @@ template <int N> __device__ __forceinline__ void gather_pairs(u32 (&pairs)[N]) {
     }
 }
 
-// Store N groups of eight columns of a row, from group `j` of the tile on: pair(j) is this lane's pair of columns of a group.
-template <class P, int N, class Pair> __device__ __forceinline__ void store_groups(u16 *line, int column0, int j, bool there, const Pair &pair) {
-    struct __align__(N * 4) Pairs { u32 of[N]; } pairs;
+// Store N groups of eight columns of a row, from group `j` of the tile on: `pairs` has this lane's pair of columns of each.
+template <class P, int N> __device__ __forceinline__ void store_groups(u16 *line, int column0, int j, bool in_range, u32 (&pairs)[N]) {
+    struct __align__(N * 4) Pairs { u32 of[N]; } gathered;
+    gather_pairs(pairs);
 #pragma unroll
-    for (int i = 0; i < N; ++i) pairs.of[i] = pair(j + i);
-    gather_pairs(pairs.of);
+    for (int i = 0; i < N; ++i) gathered.of[i] = pairs[i];
     const int lane = threadIdx.x % 4, column = column0 + (j + lane % N) * 8 + lane / N * (2 * N);
-    if (there && column < P::n) *(Pairs *)(line + column) = pairs;
+    if (in_range && column < P::n) *(Pairs *)(line + column) = gathered;
 }
 
-// Compute and store the results of a warpgroup's tile.
-template <class P, bool ALIGNED, class Finish>
-__device__ __forceinline__ void store_tile(const float (&sums)[P::BN / 2], int row0, int column0, const Finish &finish) {
+// Compute and store the results of a warpgroup's tile. Without terms there are no branches: results that are not there are computed, too, from the
+// last row or column.
+template <class P, bool ALIGNED, class Finish> struct Epilogue {
     typedef typename P::T T;
-    constexpr int GROUPS = Sizes<P>::COLUMNS / 8;
-    const int lane = threadIdx.x % 32, first = row0 + threadIdx.x / 32 % 4 * 16 + lane / 4;
+    static constexpr int GROUPS = Sizes<P>::COLUMNS / 8;
+    const float (&sums)[P::BN / 2];
+    const Finish &finish;
+    int first, column0;
+
+    static __device__ __forceinline__ int lane_column() { return threadIdx.x % 4 * 2; }
+    __device__ __forceinline__ int row(int half) const { return first + half * 8; }
+    __device__ __forceinline__ bool in_range(int half) const { return row(half) < P::m; }
+    __device__ __forceinline__ int safe_row(int half) const { return in_range(half) ? row(half) : P::m - 1; }
+    __device__ __forceinline__ float value(int half, int j, int e) const {
+        int r = row(half), column = column0 + j * 8 + lane_column() + e;
+        if constexpr (Finish::ADDS) {
+            if (!in_range(half) || column >= P::n) return 0;
+        } else {
+            r = safe_row(half);
+            if (P::n % Sizes<P>::COLUMNS != 0) column = column < P::n ? column : P::n - 1;
+        }
+        const float sum = sums[j * 4 + half * 2 + e];
+        if constexpr (P::GATED) return finish.value(r, column, sum, sums[(j + GROUPS) * 4 + half * 2 + e]);
+        else return finish.value(r, column, sum);
+    }
+    template <int N> __device__ __forceinline__ void compute(u32 (&pairs)[N], int half, int j) const {
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-        const int row = first + half * 8;
-        const bool there = row < P::m;
-        u16 *const line = finish.line(there ? row : 0);
-        const auto value = [&](int j, int e) -> float {
-            const int column = column0 + j * 8 + lane % 4 * 2 + e;
-            if (!there || column >= P::n) return 0;
-            if constexpr (P::GATED) return finish.value(row, column, sums[j * 4 + half * 2 + e], sums[(j + GROUPS) * 4 + half * 2 + e]);
-            else return finish.value(row, column, sums[j * 4 + half * 2 + e]);
-        };
+        for (int i = 0; i < N; ++i) pairs[i] = T::pack(value(half, j + i, 0), value(half, j + i, 1));
+    }
+    template <int N> __device__ __forceinline__ void store_row(u16 *line, u32 (&pairs)[N], int half, int j) const {
         if constexpr (ALIGNED) {
-            const auto pair = [&](int j) { return T::pack(value(j, 0), value(j, 1)); };
-#pragma unroll
-            for (int j = 0; j + 4 <= GROUPS; j += 4) store_groups<P, 4>(line, column0, j, there, pair);
-            if constexpr (GROUPS % 4 == 2) store_groups<P, 2>(line, column0, GROUPS - 2, there, pair);
+            store_groups<P>(line, column0, j, in_range(half), pairs);
         } else {
 #pragma unroll
-            for (int j = 0; j < GROUPS; ++j)
+            for (int i = 0; i < 2 * N; ++i) {
+                const int column = column0 + (j + i / 2) * 8 + lane_column() + i % 2;
+                if (in_range(half) && column < P::n) line[column] = (u16)(pairs[i / 2] >> (i % 2 * 16));
+            }
+        }
+    }
+    // N groups of `ROWS` rows of a lane.
+    template <int N, int ROWS> __device__ __forceinline__ void store_rows(u16 *(&lines)[ROWS], int half, int j) const {
+        u32 pairs[ROWS][N];
 #pragma unroll
-                for (int e = 0; e < 2; ++e) {
-                    const int column = column0 + j * 8 + lane % 4 * 2 + e;
-                    if (there && column < P::n) line[column] = (u16)T::pack(value(j, e), 0);
-                }
+        for (int r = 0; r < ROWS; ++r) compute<N>(pairs[r], half + r, j);
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r) store_row<N>(lines[r], pairs[r], half + r, j);
+    }
+    __device__ __forceinline__ void store() const {
+        constexpr int ROWS = Finish::ADDS ? 1 : 2;  // the terms of two rows would take too many registers
+#pragma unroll
+        for (int half = 0; half < 2; half += ROWS) {
+            u16 *lines[ROWS];
+#pragma unroll
+            for (int r = 0; r < ROWS; ++r) lines[r] = finish.line(safe_row(half + r));
+#pragma unroll
+            for (int j = 0; j + 4 <= GROUPS; j += 4) store_rows<4, ROWS>(lines, half, j);
+            if constexpr (GROUPS % 4 == 2) store_rows<2, ROWS>(lines, half, GROUPS - 2);
+        }
+    }
+};
+
+template <class P, bool ALIGNED, class Finish>
+__device__ __forceinline__ void store_tile(const float (&sums)[P::BN / 2], int row0, int column0, const Finish &finish) {
+    const int row = row0 + threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4;
+    Epilogue<P, ALIGNED, Finish>{sums, finish, row, column0}.store();
+}
+
+// The sums of 64 rows of a tile before its products.
+template <class P, class Finish> __device__ __forceinline__ void start(float (&sums)[P::BN / 2], int column0, const Finish &finish) {
+    if constexpr (Finish::STARTS) {
+        static_assert(!P::GATED, "both halves would start from the same terms");
+#pragma unroll
+        for (int i = 0; i < P::BN / 4; ++i) {
+            const int column = column0 + i / 2 * 8 + threadIdx.x % 4 * 2 + i % 2;
+            const float first = finish.start(P::n % P::BN == 0 || column < P::n ? column : P::n - 1);
+            sums[i / 2 * 4 + i % 2] = sums[i / 2 * 4 + i % 2 + 2] = first;
         }
     }
 }
@@ -142,10 +190,11 @@ template <class P, class Finish> __device__ __forceinline__ void consume(unsigne
     if (group == 1 && blockIdx.x / CLUSTER < S::TILES && S::STEPS > 1) tma::wait(barriers.full[1], 0);
     for (int tile = blockIdx.x / CLUSTER; tile < S::TILES; tile += gridDim.x / CLUSTER) {
         float sums[P::BN / 2];
+        start<P>(sums, S::column(tile), finish);
         int before = 0;
         for (int step = 0; step < S::STEPS; ++step) {
             tma::wait(barriers.full[stage], phase);
-            multiply<P>(sums, a_tile, b_tile, stage * S::STAGE, step > 0);
+            multiply<P>(sums, a_tile, b_tile, stage * S::STAGE, Finish::STARTS || step > 0);
             hopper::wgmma_wait<1>();
             if (step > 0) release(before);
             before = stage;
@@ -167,6 +216,7 @@ template <class P, class Finish> __device__ __forceinline__ void run_unaligned(u
     const u64 b_tile = hopper::matrix_desc(tensor::smem_addr(shared) + S::A_BYTES, 0);
     for (int tile = blockIdx.x / CLUSTER; tile < S::TILES; tile += gridDim.x / CLUSTER) {
         float sums[P::BN / 2];
+        start<P>(sums, S::column(tile), finish);
         for (int step = 0; step < S::STEPS; ++step) {
             __syncthreads();  // the last step's products are complete
             for (int i = threadIdx.x; i < ALL; i += THREADS) {
@@ -180,7 +230,7 @@ template <class P, class Finish> __device__ __forceinline__ void run_unaligned(u
             hopper::fence_proxy_async();
             __syncthreads();
             if (group < 0) continue;
-            multiply<P>(sums, a_tile, b_tile, 0, step > 0);
+            multiply<P>(sums, a_tile, b_tile, 0, Finish::STARTS || step > 0);
             hopper::wgmma_wait<0>();
         }
         if (group < 0) continue;

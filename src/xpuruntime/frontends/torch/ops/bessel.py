@@ -116,13 +116,13 @@ def _waves(order: int, size: RealValue) -> tuple[RealValue, RealValue]:
     """Return j and y of numbers from 8 on: sqrt(2 / (pi * x)) times P * cos(a) - Q * sin(a) and P * sin(a) + Q * cos(a), with
     a = x - pi / 4 - order * pi / 2.
     """
-    inverse = size.under(8.0)
+    inverse = size.dividing(8.0)
     square = inverse * inverse
     p = square.chebyshev(0.0, 1.0, _P1 if order else _P0)
     q = square.chebyshev(0.0, 1.0, _Q1 if order else _Q0) * inverse
     total, rest = size.do("cos") + size.do("sin"), size.do("sin") - size.do("cos")
     cosine, sine = (rest, -total) if order else (total, rest)  # of a, times sqrt(2)
-    scale = (size.do("sqrt") * math.sqrt(math.pi)).under(1.0)
+    scale = (size.do("sqrt") * math.sqrt(math.pi)).dividing(1.0)
     return (p * cosine - q * sine) * scale, (p * sine + q * cosine) * scale
 
 
@@ -147,7 +147,7 @@ def _bessel_y(order: int) -> RealFunction:
         first = square.chebyshev(0.0, 64.0, _J1_SMALL if order else _J0_SMALL)
         near = square.chebyshev(0.0, 64.0, _Y1_SMALL if order else _Y0_SMALL)
         near = near + log * first
-        near = near * x - x.under(2 / math.pi) if order else near
+        near = near * x - x.dividing(2 / math.pi) if order else near
         result = near.where(x.do("le", 8.0), _waves(order, x)[1])
         return x.do("log").where(x.do("le", 0.0), result)
 
@@ -164,7 +164,7 @@ def _bessel_k(order: int, *, scaled: bool) -> RealFunction:
             near = near + square.chebyshev(0.0, 4.0, _K1_SMALL) / x
         else:
             near = square.chebyshev(0.0, 4.0, _K0_SMALL) - log * square.chebyshev(0.0, 4.0, _I0_NEAR)
-        far = x.under(1.0).chebyshev(0.0, 0.5, _K1_LARGE if order else _K0_LARGE) / x.do("sqrt")
+        far = x.dividing(1.0).chebyshev(0.0, 0.5, _K1_LARGE if order else _K0_LARGE) / x.do("sqrt")
         if scaled:
             near = near * x.do("exp")
         else:
@@ -178,7 +178,7 @@ def _bessel_k(order: int, *, scaled: bool) -> RealFunction:
 def _spherical(x: RealValue) -> RealValue:
     """Return sin(x) / x; 1 of 0, and 0 of infinities."""
     result = (x * 0.0 + 1.0).where(x.do("eq", 0.0), x.do("sin") / x)
-    return x.under(1.0).do("abs").where(x.do("isinf"), result)
+    return x.dividing(1.0).do("abs").where(x.do("isinf"), result)
 
 
 # ── zeta ──
@@ -190,7 +190,7 @@ def _zeta_positive(s: RealValue, q: RealValue) -> RealValue:
     for k in range(1, _ZETA_TERMS):
         total = total + (q + float(k)).do("pow", -s)
     far = q + float(_ZETA_TERMS)
-    base, inverse = far.do("pow", -s), far.under(1.0)
+    base, inverse = far.do("pow", -s), far.dividing(1.0)
     series, factor, power = base * 0.0 + 0.5, s, inverse
     for j, bernoulli in enumerate(_BERNOULLI, 1):
         series = series + factor * power * (bernoulli / math.factorial(2 * j))

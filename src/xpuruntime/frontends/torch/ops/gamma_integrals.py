@@ -96,7 +96,7 @@ def _temme(a: RealValue, eta: RealValue, wide: DType) -> RealValue:
     for k, row in enumerate(_TEMME):
         terms = [c for n, c in enumerate(row) if abs(c) * 0.66**n / _LARGE**k >= least]
         rows.append(row[: len(terms)])
-    inverse, total = a.under(1.0), eta * 0.0
+    inverse, total = a.dividing(1.0), eta * 0.0
     for row in reversed([r for r in rows if r]):
         line = eta.horner(row[::-1]) if len(row) > 1 else eta * 0.0 + row[0]
         total = total * inverse + line
@@ -119,7 +119,7 @@ def _incomplete(n: AtenLoweringContext, *, upper: bool) -> Results:
     half_square = rest.chebyshev(_LOW, _HIGH, _LOG_REST)
     exponent = (rest * rest * half_square).where(near, shift - (x / a).do("log"))  # x / a - 1 - log(x / a)
     size = (a * (2 * math.pi)).do("sqrt")
-    inverse = a.under(1.0)
+    inverse = a.dividing(1.0)
     stirling = inverse * (inverse * inverse).horner(_STIRLING[::-1])
     large_factor = (-(a * exponent) - stirling).do("exp") / size
     small_factor = (a * x.do("log") - x - log_gamma_positive(a + 1.0)).do("exp")

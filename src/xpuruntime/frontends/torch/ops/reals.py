@@ -39,7 +39,7 @@ class RealValue:
     def __neg__(self) -> RealValue:
         return self.do("neg")
 
-    def under(self, number: float) -> RealValue:
+    def dividing(self, number: float) -> RealValue:
         """Return ``number / self``."""
         return RealValue(self.n, str(self.n.b.div(number, self.value, rounding_mode=None)))
 

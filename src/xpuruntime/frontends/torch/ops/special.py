@@ -133,7 +133,7 @@ def _ndtri_central(y: RealValue) -> RealValue:
 def _ndtri_tail(q: RealValue) -> RealValue:
     """Return -ndtri(q), for q <= exp(-2)."""
     x = (q.do("log") * -2.0).do("sqrt")
-    z = x.under(1.0)
+    z = x.dividing(1.0)
     series = z.chebyshev(1 / 40, 1 / 8, _NDTRI_FAR).where(
         x.do("gt", 8.0), z.chebyshev(1 / 8, 1 / 2, _NDTRI_TAIL)
     )
@@ -178,7 +178,7 @@ def log_gamma_positive(x: RealValue) -> RealValue:
     divisor = (x * (x + 1.0)).where(second, x)
     logs = divisor.where(first, product).do("log")
     near = rest * rest.chebyshev(-0.5, 1.0, _LGAMMA) + (-logs).where(first, logs)
-    inverse = x.under(1.0)
+    inverse = x.dividing(1.0)
     series = inverse * (inverse * inverse).horner(_STIRLING[::-1])
     far = (x - 0.5) * (x.do("log") - 1.0) + (0.5 * math.log(2 * math.pi) - 0.5) + series
     return near.where(x.do("lt", 8.0), far)
@@ -198,16 +198,16 @@ def _digamma(x: RealValue) -> RealValue:
     negative = x.do("lt", 0.0)
     y = (-(x - 1.0)).where(negative, x)
     small = y.do("lt", 8.0)
-    steps = y.under(-1.0)
+    steps = y.dividing(-1.0)
     for i in range(1, 8):
-        steps = steps - (y + float(i)).under(1.0)
+        steps = steps - (y + float(i)).dividing(1.0)
     far = (y + 8.0).where(small, y)
-    inverse = far.under(1.0)
+    inverse = far.dividing(1.0)
     square = inverse * inverse
     positive = far.do("log") - inverse * 0.5 - square * square.horner(_DIGAMMA[::-1])
     positive = (positive + steps).where(small, positive)
     part = x - x.do("round")
-    reflected = positive - (part * math.pi).do("tan").under(math.pi)
+    reflected = positive - (part * math.pi).do("tan").dividing(math.pi)
     result = reflected.where(negative, positive)
     return (part * math.nan).where(negative.do("logical_and", part.do("eq", 0.0)), result)
 
@@ -215,16 +215,16 @@ def _digamma(x: RealValue) -> RealValue:
 def _trigamma(x: RealValue) -> RealValue:
     small = x.do("lt", 0.5)
     y = (-(x - 1.0)).where(small, x)
-    steps = (y * y).under(1.0)
+    steps = (y * y).dividing(1.0)
     for i in range(1, 8):
         step = y + float(i)
-        steps = steps + (step * step).under(1.0)
+        steps = steps + (step * step).dividing(1.0)
     far = y + 8.0
-    inverse = far.under(1.0)
+    inverse = far.dividing(1.0)
     square = inverse * inverse
     positive = steps + inverse + square * 0.5 + square * inverse * square.horner(_TRIGAMMA[::-1])
     sine = _sin_pi(x)
-    return (-(positive - (sine * sine).under(math.pi**2))).where(small, positive)
+    return (-(positive - (sine * sine).dividing(math.pi**2))).where(small, positive)
 
 
 def _higher_gamma(order: int) -> RealFunction:
@@ -247,7 +247,7 @@ def _higher_gamma(order: int) -> RealFunction:
         for i in range(1, 10):
             total = total + (y + float(i)).do("pow", -float(power))
         far = y + 10.0
-        inverse, base = far.under(1.0), far.do("pow", -float(power))
+        inverse, base = far.dividing(1.0), far.do("pow", -float(power))
         series, factor = [1 / order, 0.5], float(power)
         for j, bernoulli in enumerate(_TRIGAMMA, 1):
             series += [bernoulli * factor / math.factorial(2 * j), 0.0]
@@ -257,7 +257,7 @@ def _higher_gamma(order: int) -> RealFunction:
         part = x - x.do("round")
         size = part.do("abs")  # near 1/2, 1/2 - size is exact, but pi / 2 is not
         near_half = part.do("sign") * (-(size - 0.5) * math.pi).do("tan")
-        cotangent = near_half.where(size.do("gt", 0.25), (part * math.pi).do("tan").under(1.0))
+        cotangent = near_half.where(size.do("gt", 0.25), (part * math.pi).do("tan").dividing(1.0))
         slopes = cotangent.horner([float(c) for c in polynomial[::-1]]) * math.pi**power
         result = (positive * float(-sign) - slopes).where(negative, positive)
         pole = part.do("eq", 0.0).do("logical_and", x.do("le", 0.0)).do("logical_or", x.do("eq", -math.inf))
@@ -289,7 +289,7 @@ def _bessel(order: int, *, scaled: bool) -> RealFunction:
         size = x.do("abs")
         near = size.chebyshev(0.0, 8.0, _I1_SMALL if order else _I0_SMALL)
         near = near * size if order else near
-        inverse = size.under(1.0)
+        inverse = size.dividing(1.0)
         far = inverse.chebyshev(0.0, 1 / 8, _I1_LARGE if order else _I0_LARGE) / size.do("sqrt")
         result = near.where(size.do("le", 8.0), far)
         result = result if scaled else result * size.do("exp")

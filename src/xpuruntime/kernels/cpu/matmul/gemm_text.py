@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from ....codegen.c_types import C_TYPES, accumulator
+from ....codegen.loops.points import decimal
 from ....types import DType
 from ...kernel import NodeCall, Operand
 from ...portable.text import ACTIVATIONS, offset_text
@@ -165,4 +166,4 @@ def _epilogue(p: Product, storage: str, acc: str) -> list[str]:
 
 def _number(value: float, acc: str) -> str:
     """Return a literal of the accumulator type; integers are truncated."""
-    return f"({acc}){value!r}" if acc in ("float", "double") else f"({acc}){int(value)}ll"
+    return f"({acc}){decimal(value)}" if acc in ("float", "double") else f"({acc}){int(value)}ll"

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ....codegen.c_types import C_TYPES, accumulator
+from ....codegen.loops.points import decimal
 from ....types import DType
 from ...kernel import NodeCall, Stage
 from ...portable.text import ACTIVATIONS
@@ -167,11 +168,11 @@ def gemv_finish(s: GemvProblem) -> list[str]:
         f"        {kind} x = sum;",
     ]
     if s.alpha != 1:
-        lines.append(f"        x = x * ({kind}){s.alpha!r};")
+        lines.append(f"        x = x * ({kind}){decimal(s.alpha)};")
     for i, (_, _, factor, to_gate) in enumerate(s.terms):
         target = "gate" if to_gate else "x"
         lines.append(
-            f"        {target} = {target} + {'' if factor == 1 else f'({kind}){factor!r} * '}terms.t{i};"
+            f"        {target} = {target} + {'' if factor == 1 else f'({kind}){decimal(factor)} * '}terms.t{i};"
         )
     if s.act != "none":
         lines.append(f"        x = {ACTIVATIONS[s.act][0]};")

@@ -26,7 +26,7 @@ from ..crossovers import crossovers_of
 from ..heavy import REFERENCE_SMS, TAGS, about, bytes_of, c_bool, constants, multiprocessors, shared_limit
 from ..launch import LaunchConfig, cuda_stage
 from .fma import FmaConfig, fma_config, fma_launch, fma_lowered, fma_numbers, split_arguments
-from .hopper_gemm import hopper_stage, leads
+from .hopper_gemm import activation_leads, hopper_stage, leads, multiplies
 from .libraries import LIBRARY_ACTS, Cublas, CublasLt
 from .text import Matrices, arguments_of, calls_by_alignment, finish_text, matrices_of, parts_of, supported
 
@@ -119,15 +119,22 @@ class Generated(Kernel):
         return supported(call)
 
     def leads(self, call: NodeCall, target: CodegenTarget) -> bool:
-        """Return whether it is faster than cuBLASLt with a second stage: with few k and an activation, whose results are the most traffic."""
+        """Return whether it is faster than cuBLASLt with a second stage: products with an activation and few k, or on Hopper."""
         p, dtype = product_of(call).flat(), call.outputs[0].dtype
         measured = crossovers_of(target)
+        sides = matrices_of(p, dtype)
+        if (
+            self.by_hopper
+            and sides is not None
+            and multiplies(p, sides, dtype, target)
+            and activation_leads(p, target)
+        ):
+            return True
         if (
             not 0 < p.k <= measured.product_max_k.get(dtype, 0)
             or p.m * p.n < measured.product_min_results[dtype]
         ):
             return False
-        sides = matrices_of(p, dtype)
         if p.act == "none" or sides is None or sides.b_rows:
             return False
         return dtype is DType.FLOAT32 or (sides.a_aligned and sides.b_aligned and p.act not in LIBRARY_ACTS)

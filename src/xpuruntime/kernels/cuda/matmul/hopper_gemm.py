@@ -19,11 +19,13 @@ from ..crossovers import crossovers_of
 from ..heavy import TAGS, about, bytes_of, c_bool, constants, in_chunks, multiprocessors, shared_limit
 from ..launch import Argument, LaunchConfig, TiledMatrix, cuda_stage
 from .gemv_problem import problem_of_layer
+from .libraries import LIBRARY_ACTS
 from .text import Matrices, activation_text, arguments_of, finish_text
 
 __all__ = [
     "HOPPER_TILES",
     "HopperTile",
+    "activation_leads",
     "gated_call",
     "gates",
     "gating_repays",
@@ -35,10 +37,15 @@ __all__ = [
 
 _ROWS, _STEP, _CLUSTER, _THREADS = 128, 64, 2, 384
 """Rows of a tile, values of k of a step, blocks of a cluster, which share columns, and threads of a block."""
+_MAX_PADDING, _MAX_ACT_PADDING = 9 / 8, 1.3
+"""Maximum of ``_padding`` where a product is chosen; the second for products with an activation that cuBLASLt lacks."""
 _BARRIER_BYTES = 16
 """Bytes of the two mbarriers of a stage."""
-_TILE_COST = 16
-"""Cost of a step of a tile besides that of its columns, in columns: fitted to the tiles of products on an H100 and an H200."""
+_STEP_COST, _TILE_COST = 24, 400
+"""Costs of a step and of a tile besides those of its columns. The unit is a step of one column, about 4 cycles. Fitted with the next to the products of
+``products_hopper.py`` on an H200."""
+_EPILOGUE_COST = {"none": 0.0, "gated": 2.0, "act": 4.0, "terms": 4.0}
+"""Cost of a column's epilogue in a tile of 128 columns. It grows with the columns, whose unrolled text is not in the instruction cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,32 +68,46 @@ class HopperTile:
         """Return the tiles that a block computes one after the other."""
         return math.ceil(self.tiles(m, n, halves) / max(1, num_sms // _CLUSTER))
 
+    def cost(self, m: int, n: int, k: int, epilogue: str, num_sms: int) -> float:
+        """Return the time of a product, in steps of one column. Narrow tiles wait for the copies of their rows."""
+        steps, halves = math.ceil(k / _STEP), 2 if epilogue == "gated" else 1
+        step = max(self.columns, _ROWS / 2 + self.columns / 4) + _STEP_COST
+        rest = _EPILOGUE_COST[epilogue] * self.columns * self.columns / 128 + _TILE_COST
+        return self.waves(m, n, halves, num_sms) * (steps * step + rest)
 
+
+_SPILLING = {"terms": (224,)}
+"""Columns of tiles with too few registers for an epilogue."""
 HOPPER_TILES: tuple[HopperTile, ...] = (
     HopperTile(256, 4), HopperTile(224, 5), HopperTile(192, 5), HopperTile(160, 6), HopperTile(128, 7), HopperTile(96, 8), HopperTile(64, 9),
 )  # fmt: skip
 """Tiles whose columns are those of a wgmma instruction, with as many stages as fit."""
 
 
-def hopper_tile(m: int, n: int, target: CodegenTarget, halves: int = 1) -> HopperTile | None:
-    """Return the tile whose waves take the least time; None if the target lacks the instructions or the shared memory, or for too many rows."""
+def hopper_tile(m: int, n: int, k: int, target: CodegenTarget, epilogue: str = "none") -> HopperTile | None:
+    """Return the tile that takes the least time; None if the target lacks the instructions or the shared memory, or for too many rows.
+
+    epilogue: ``none``, ``act``, ``terms`` of rows, or ``gated``, whose product has two halves of n columns.
+    """
     if not isinstance(target, CudaTarget) or not (target.sm.wgmma and target.sm.tma):
         return None
+    halves = 2 if epilogue == "gated" else 1
     if target.config.max_cluster_size < _CLUSTER or max(m, n * halves) + _CLUSTER * _ROWS >= 2**31:
         return None
-    num_sms, fitting = multiprocessors(target), [t for t in HOPPER_TILES if t.shared <= shared_limit(target)]
-    return min(
-        fitting,
-        key=lambda t: (t.waves(m, n, halves, num_sms) * (t.columns + _TILE_COST), -t.columns),
-        default=None,
-    )
+    num_sms = multiprocessors(target)
+    fitting = [
+        t
+        for t in HOPPER_TILES
+        if t.shared <= shared_limit(target) and t.columns not in _SPILLING.get(epilogue, ())
+    ]
+    return min(fitting, key=lambda t: (t.cost(m, n, k, epilogue, num_sms), -t.columns), default=None)
 
 
 def multiplies(p: Product, sides: Matrices, dtype: DType, target: CodegenTarget) -> bool:
     """Return whether a product of flat operands has the form: k contiguous on both sides, rows that TMA copies, one matrix."""
     aligned = sides.a_aligned and sides.b_aligned and sides.a_row >= p.k and sides.b_line >= p.k
     form = aligned and not sides.b_rows and p.batches == 1 and not p.batch
-    return form and dtype in TAGS and p.m * p.n * p.k > 0 and hopper_tile(p.m, p.n, target) is not None
+    return form and dtype in TAGS and p.m * p.n * p.k > 0 and hopper_tile(p.m, p.n, p.k, target) is not None
 
 
 def gates(call: NodeCall, target: CodegenTarget) -> bool:
@@ -95,35 +116,57 @@ def gates(call: NodeCall, target: CodegenTarget) -> bool:
     form = (
         layer.halves == 2 and not layer.operands and layer.dtype in TAGS and layer.m * layer.n * layer.k > 0
     )
-    return form and in_chunks(layer.dtype, layer.k) and hopper_tile(layer.m, layer.n, target, 2) is not None
+    return (
+        form
+        and in_chunks(layer.dtype, layer.k)
+        and hopper_tile(layer.m, layer.n, layer.k, target, "gated") is not None
+    )
 
 
 def leads(p: Product, sides: Matrices | None, dtype: DType, target: CodegenTarget) -> bool:
-    """Return whether a product has the form, and is faster than with the tiles of ``generated.py``."""
+    """Return whether our GEMM has this form for a product; else it has the tiles of ``generated.py``."""
     if sides is None or not multiplies(p, sides, dtype, target):
         return False
-    return _fits(p.m) and p.m * p.n * p.k >= crossovers_of(target).hopper_min_work
+    large = min(p.n, p.k) >= _STEP and p.m * p.n * p.k >= crossovers_of(target).hopper_min_work
+    return (large and _padding(p.m) <= _MAX_PADDING) or activation_leads(p, target)
+
+
+def activation_leads(p: Product, target: CodegenTarget) -> bool:
+    """Return whether a product of the form is faster than by cuBLASLt with a second launch: activations that cuBLASLt lacks."""
+    measured = crossovers_of(target)
+    if p.act in LIBRARY_ACTS or _epilogue_of(p) == "terms":
+        return False
+    enough = all(
+        size >= limit for size, limit in zip((p.m, p.n, p.k), measured.hopper_act_min_sizes, strict=True)
+    )
+    return enough and p.m * p.n * p.k >= measured.hopper_act_min_work and _padding(p.m) <= _MAX_ACT_PADDING
+
+
+def _epilogue_of(p: Product) -> str:
+    if p.alpha != 1 or any(any(t.strides[:-1]) for t in p.terms):
+        return "terms"
+    return "none" if p.act == "none" else "act"
 
 
 def gating_repays(m: int, target: CodegenTarget) -> bool:
     """Return whether a gated layer of so many rows is faster than cuBLASLt and a second launch."""
-    return _fits(m) and m >= crossovers_of(target).gated_min_rows
+    return m >= crossovers_of(target).gated_min_rows and _padding(m) <= _MAX_PADDING
 
 
-def _fits(m: int) -> bool:
-    """Return whether the tiles of a cluster have at most an eighth more rows than a product."""
-    return math.ceil(m / (_CLUSTER * _ROWS)) * _CLUSTER * _ROWS * 8 <= m * 9
+def _padding(m: int) -> float:
+    """Return the rows of the tiles of all clusters, as a multiple of those of a product."""
+    return math.ceil(m / (_CLUSTER * _ROWS)) * _CLUSTER * _ROWS / m
 
 
 def hopper_stage(
     call: NodeCall, p: Product, sides: Matrices, target: CodegenTarget, tile: HopperTile | None = None
 ) -> Stage:
     """Return the stage of a product."""
-    tile = hopper_tile(p.m, p.n, target) if tile is None else tile
+    tile = hopper_tile(p.m, p.n, p.k, target, _epilogue_of(p)) if tile is None else tile
     assert tile is not None
     arguments, dtype = arguments_of(call, p), call.outputs[0].dtype
     text, parts = activation_text(p.act, dtype)
-    finish = finish_text(p, arguments, "float", text)
+    finish = finish_text(p, arguments, "float", text, starts=True)
     return _stage(
         call, dtype, (p.m, p.n, p.k), (sides.a_row, sides.b_line), 1, tile, arguments, finish, target,
         parts=parts | {"hopper_gemm"}, flops=2 * p.m * p.n * p.k,
@@ -133,13 +176,14 @@ def hopper_stage(
 def gated_call(call: NodeCall, target: CodegenTarget, tile: HopperTile | None = None) -> LoweredCall:
     """Return a gated layer."""
     layer, problem = LinearLayer.of(call), problem_of_layer(call)
-    tile = hopper_tile(layer.m, layer.n, target, 2) if tile is None else tile
+    tile = hopper_tile(layer.m, layer.n, layer.k, target, "gated") if tile is None else tile
     assert tile is not None
     a, b, y = problem.arguments
     text, parts = activation_text(layer.act, layer.dtype)
     finish = [
         f"struct KERNEL_finish {{ {y.text};",
         f"    __device__ __forceinline__ tensor::u16 *line(int row) const {{ return (tensor::u16 *)y + (long long)row * {layer.n}; }}",
+        "    static constexpr bool STARTS = false, ADDS = false;",
         f"    __device__ __forceinline__ float value(int, int, float x, float sum) const {{ return {text} * sum; }}",
         "};",
     ]

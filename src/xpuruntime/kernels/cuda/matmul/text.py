@@ -9,13 +9,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ....codegen.c_types import C_TYPES, STORAGE
+from ....codegen.loops.points import decimal
 from ....decisions import Reason, Support
 from ....types import DType
 from ...kernel import NodeCall, operand_ref
 from ...portable.text import ACTIVATIONS, offset_text
 from ...spec.matmul import product_of
-from ...spec.product import Product, even_stride
-from ..heavy import MAX_BLOCKS_YZ, argument, in_chunks
+from ...spec.product import Product, Term, even_stride
+from ..heavy import MAX_BLOCKS_YZ, argument, c_bool, in_chunks
 from ..launch import Argument
 from ..pointwise import NARROW
 
@@ -103,18 +104,37 @@ def activation_text(act: str, dtype: DType) -> tuple[str, frozenset[str]]:
     return text, frozenset(parts)
 
 
-def finish_text(p: Product, arguments: list[Argument], sums: str, act: str = "") -> list[str]:
+def finish_text(
+    p: Product, arguments: list[Argument], sums: str, act: str = "", *, starts: bool = False
+) -> list[str]:
     """Return the epilogue ``KERNEL_finish``: scale the sum, add the terms, apply the activation (``act``, else that of the product), store.
 
-    Terms and the result have strides over (batch, rows, columns).
+    Terms and the result have strides over (batch, rows, columns). With ``starts``, terms that depend on columns alone are where sums start from, if the
+    sum is not scaled.
     """
     operands = arguments[2:]
+    terms = list(zip(p.terms, operands, strict=False))
+    first = [t for t in terms if starts and p.alpha == 1 and not any(t[0].strides[:-1])]
 
     def offset(strides: tuple[int, ...]) -> str:
         return element_offset_text(p, strides)
 
     lines = ["struct KERNEL_finish {", *(f"    {a.text};" for a in operands)]
     head = "    __device__ __forceinline__"
+
+    def added(term: Term, argument: Argument) -> str:
+        factor = "" if term.factor == 1 else f"({sums}){decimal(term.factor)} * "
+        return f"        x = x + {factor}({sums})load<1>({argument.name} + {offset(term.strides)});"
+
+    if starts:
+        lines += [
+            f"    static constexpr bool STARTS = {c_bool(bool(first))}, ADDS = {c_bool(len(first) < len(terms))};",
+            f"{head} {sums} start(int column) const {{",
+            f"        {sums} x = 0;",
+            *(added(*t) for t in first),
+            "        return x;",
+            "    }",
+        ]
     row_offset = offset((*p.y_strides[:-1], 0))
     lines += [
         f"{head} tensor::u16 *line(int row) const {{ return (tensor::u16 *)y + ({row_offset}); }}",
@@ -122,11 +142,9 @@ def finish_text(p: Product, arguments: list[Argument], sums: str, act: str = "")
         f"        {sums} x = sum;",
     ]
     if p.alpha != 1:
-        lines.append(f"        x = x * ({sums}){p.alpha!r};")
-    for t, a in zip(p.terms, operands, strict=False):
-        factor = "" if t.factor == 1 else f"({sums}){t.factor!r} * "
-        lines.append(f"        x = x + {factor}({sums})load<1>({a.name} + {offset(t.strides)});")
+        lines.append(f"        x = x * ({sums}){decimal(p.alpha)};")
     lines += [
+        *(added(*t) for t in terms if t not in first),
         f"        return {act or ACTIVATIONS[p.act][0]};",
         "    }",
         f"{head} void write(int row, int column, {sums} sum) const {{",

@@ -1,4 +1,4 @@
-"""Bridges of elementwise ops, activations and casts."""
+"""Bridges of elementwise ops, activations and casts: how PyTorch's samples of an operator become calls of an op of ours."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The demand under which an op runs: a policy and a phase, by a number that a custom op can take as an argument.
+"""Policies by number: a custom op takes the number of its policy as an argument.
 
-Backward runs in threads of autograd, where the policy of the forward thread is not set. Ops therefore carry the number of their demand,
-and backward uses the policy that was set when forward ran.
+Backward runs in threads of autograd, where the policy of the forward thread is not set. An op therefore carries the number of its policy, and
+backward uses the policy that was set when forward ran.
 """
 
 from __future__ import annotations
@@ -14,11 +14,19 @@ import torch
 from ..policies import Policy, current_policy
 from ..storage.store import digest
 
-__all__ = ["DEFAULT", "Demand", "DemandCell", "current_demand", "demand_number", "demand_of", "publish"]
+__all__ = [
+    "DEFAULT",
+    "NumberedPolicy",
+    "PolicyCell",
+    "numbered_policy",
+    "policy_number",
+    "policy_of",
+    "publish",
+]
 
 
 @dataclass(frozen=True, slots=True)
-class Demand:
+class NumberedPolicy:
     """A policy, and its number in this process."""
 
     number: int
@@ -45,30 +53,30 @@ class Demand:
 
 
 _LOCK = threading.Lock()
-_demands: list[Demand] = []
-_cells: list[DemandCell] = []
+_policies: list[NumberedPolicy] = []
+_cells: list[PolicyCell] = []
 _numbers: dict[str, int] = {}
-_last: tuple[Policy, Demand] | None = None
+_last: tuple[Policy, NumberedPolicy] | None = None
 _latest = 0
 
 
-def demand_number() -> int:
-    """Return the number of the current demand.
+def policy_number() -> int:
+    """Return the number of the current policy.
 
-    While ``torch.compile`` traces, it is the demand that any thread set last: PyTorch guards it, so a change compiles again.
+    While ``torch.compile`` traces, it is that of the policy that any thread set last: PyTorch guards it, so a change compiles again.
     """
-    return _latest if torch.compiler.is_dynamo_compiling() else current_demand().number
+    return _latest if torch.compiler.is_dynamo_compiling() else numbered_policy().number
 
 
-def current_demand() -> Demand:
-    """Return the demand of the policy that is set in this thread or async task."""
+def numbered_policy() -> NumberedPolicy:
+    """Return the policy that is set in this thread or async task."""
     global _last
     policy, last = current_policy(), _last
     if last is not None and last[0] is policy:
         return last[1]
-    demand = _interned(policy)
-    _last = policy, demand  # one store: threads with other policies only look theirs up again
-    return demand
+    numbered = _interned(policy)
+    _last = policy, numbered  # one store: threads with other policies only look theirs up again
+    return numbered
 
 
 def publish(policy: Policy) -> None:
@@ -77,38 +85,38 @@ def publish(policy: Policy) -> None:
     _latest = _interned(policy).number
 
 
-def demand_of(number: int, *, backward: bool = False) -> Demand:
-    """Return the demand of a number. A negative one is that of a ``DemandCell``."""
-    return _demands[number] if number >= 0 else _cells[~number].of(backward=backward)
+def policy_of(number: int, *, backward: bool = False) -> NumberedPolicy:
+    """Return the policy of a number. A negative one is that of a ``PolicyCell``."""
+    return _policies[number] if number >= 0 else _cells[~number].of(backward=backward)
 
 
-class DemandCell:
+class PolicyCell:
     """The policies of a compiled function: forward reads that of its thread, and backward uses forward's.
 
-    number: what an op of the function's graph carries instead of a demand's number; negative.
+    number: what an op of the function's graph carries instead of a policy's number; negative.
     """
 
     def __init__(self) -> None:
-        self._forward = current_demand()
+        self._forward = numbered_policy()
         with _LOCK:
             _cells.append(self)
             self.number = ~(len(_cells) - 1)
 
-    def of(self, *, backward: bool) -> Demand:
-        """Return the demand of a direction now."""
+    def of(self, *, backward: bool) -> NumberedPolicy:
+        """Return the policy of a direction now."""
         if not backward:
-            self._forward = current_demand()
+            self._forward = numbered_policy()
         return self._forward
 
 
-def _interned(policy: Policy) -> Demand:
+def _interned(policy: Policy) -> NumberedPolicy:
     key = digest({"policy": policy.to_dict()})
     with _LOCK:
-        number = _numbers.setdefault(key, len(_demands))
-        if number == len(_demands):
-            _demands.append(Demand(number, policy))
-        return _demands[number]
+        number = _numbers.setdefault(key, len(_policies))
+        if number == len(_policies):
+            _policies.append(NumberedPolicy(number, policy))
+        return _policies[number]
 
 
 DEFAULT = _interned(Policy())
-"""The demand of the empty policy. Its number is 0."""
+"""The empty policy. Its number is 0."""
