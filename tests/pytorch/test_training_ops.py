@@ -12,8 +12,8 @@ import xpuruntime.pytorch as xrt_torch
 from xpuruntime.errors import InputError, RunError
 from xpuruntime.pytorch import ops
 from xpuruntime.pytorch.formulas.formula import Formula, Writer
+from xpuruntime.pytorch.numbered_policies import policy_number
 from xpuruntime.pytorch.ops import library
-from xpuruntime.pytorch.requests import demand_number
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 
@@ -280,7 +280,7 @@ def test_the_gradient_of_a_second_result_has_attributes_of_its_own() -> None:
     library.register(op)
     try:
         x = torch.randn(5, requires_grad=True)
-        scaled, plain = library.call(op.name, x, 7.0, demand_number())
+        scaled, plain = library.call(op.name, x, 7.0, policy_number())
         (2 * scaled + 3 * plain).sum().backward()
     finally:
         del library._ops[op.name]
