@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import pickle
 import string
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -11,7 +13,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from xpuruntime.types import Dim, DimLike, DType, TensorSpec, dim, parse_dim
+import xpuruntime
+from xpuruntime.types import HALF_FLOATS, Dim, DimLike, DType, TensorSpec, dim, parse_dim
 
 SYMBOLS = ("n", "m", "seq_len", "class", "None", "ﬁ", "unk__1 (copy)", "a,b]", "it's", 'q"', "\\", "\n")
 VALUES = st.fixed_dictionaries({s: st.integers(1, 9) for s in SYMBOLS})
@@ -282,3 +285,17 @@ def test_size_in_bytes(text: str, size: int | None) -> None:
 def test_text_that_is_no_spec_is_a_value_error(text: str) -> None:
     with pytest.raises(ValueError):
         TensorSpec.parse(text)
+
+
+def test_the_floats_of_16_bits_have_one_definition() -> None:
+    """No module lists both of them and no other dtype: it uses HALF_FLOATS."""
+    folder = Path(xpuruntime.__file__).parent
+    pair = {"DType.FLOAT16", "DType.BFLOAT16"}
+    lists = [
+        f"{file.relative_to(folder)}:{node.lineno}"
+        for file in sorted(folder.rglob("*.py"))
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Tuple | ast.Set | ast.List) and {ast.unparse(e) for e in node.elts} == pair
+    ]
+    assert [name.partition(":")[0] for name in lists] == ["types.py"], lists
+    assert frozenset(d for d in DType if d.is_float and d.bits == 16) == HALF_FLOATS

@@ -1,6 +1,8 @@
 // The caching allocator of host memory.
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
+#include <map>
 #include <thread>
 #include <vector>
 
@@ -51,6 +53,52 @@ TEST_CASE("blocks beyond the cache's limit are freed, and unknown blocks are ign
     CHECK(pool.allocate(SIZE_MAX) == nullptr);
     CHECK(pool.allocate(SIZE_MAX / 4) == nullptr);
     CHECK(pool.statistics().live_bytes == 0);
+}
+
+TEST_CASE("cached blocks are returned to the system before memory counts as exhausted") {
+    struct Limited {  // a system with room for 1000 lines
+        size_t room = 64 * 1000;
+        int requests = 0;
+        std::map<void*, size_t> blocks;
+    } system;
+    const xpurt::MemorySource source{[](void* context, size_t bytes) -> void* {
+                                         auto& limited = *static_cast<Limited*>(context);
+                                         ++limited.requests;
+                                         if (bytes > limited.room) return nullptr;
+                                         void* const block = std::aligned_alloc(xpurt::alignment, bytes);
+                                         limited.room -= bytes;
+                                         limited.blocks.emplace(block, bytes);
+                                         return block;
+                                     },
+                                     [](void* context, void* block) {
+                                         auto& limited = *static_cast<Limited*>(context);
+                                         limited.room += limited.blocks.at(block);
+                                         limited.blocks.erase(block);
+                                         std::free(block);
+                                     },
+                                     &system};
+    MemoryPool pool(size_t{1} << 20, source);
+    void* const used = pool.allocate(64 * 100);
+    for (const size_t lines : {size_t{300}, size_t{400}}) pool.release(pool.allocate(64 * lines));
+    CHECK(pool.statistics().cached_bytes == 64 * 700);
+
+    void* const large = pool.allocate(64 * 900);  // fits only without the cached blocks
+    REQUIRE(large != nullptr);
+    CHECK(pool.statistics().cached_bytes == 0);
+    CHECK(pool.statistics().live_bytes == 64 * 1000);
+    CHECK(pool.statistics().allocations == 4);
+    CHECK(pool.owns(used, 64 * 100));
+    CHECK(system.blocks.size() == 2);
+    CHECK(system.requests == 5);
+
+    CHECK(pool.allocate(64) == nullptr);  // nothing is cached: no second request
+    CHECK(system.requests == 6);
+    pool.release(used);
+    CHECK(pool.allocate(64 * 200) == nullptr);  // too much even without the cached block
+    CHECK(system.requests == 8);
+    CHECK(pool.statistics().cached_bytes == 0);
+    CHECK(pool.statistics().live_bytes == 64 * 900);
+    pool.release(large);
 }
 
 TEST_CASE("threads can allocate and release concurrently") {

@@ -13,7 +13,7 @@ import numpy as np
 
 from .dims import Dim, DimLike, dim, parse_dim, substitute, symbols_of
 
-__all__ = ["DType", "Dim", "DimLike", "Layout", "TensorSpec", "dim", "parse_dim"]
+__all__ = ["HALF_FLOATS", "DType", "Dim", "DimLike", "Layout", "TensorSpec", "dim", "parse_dim"]
 
 
 class DType(enum.StrEnum):
@@ -96,6 +96,9 @@ class DType(enum.StrEnum):
         except ValueError as error:
             raise ValueError(f"no tensor dtype for {native!r}") from error
 
+
+HALF_FLOATS = frozenset({DType.FLOAT16, DType.BFLOAT16})
+"""The floats of 16 bits."""
 
 _SUB_BYTE = {DType.INT4: 4, DType.UINT4: 4, DType.INT2: 2, DType.UINT2: 2, DType.FLOAT4_E2M1FN: 4}
 _BITS: dict[DType, int] = dict(_SUB_BYTE)

@@ -30,7 +30,7 @@ BAD = [
     (["run", "{t}/absent.onnx"], ExitCode.MODEL, "no such file"),
     (["run", "{t}/junk.onnx"], ExitCode.MODEL, "error: [model 'junk.onnx']"),
     (["inspect", "{t}/cut.onnx"], ExitCode.MODEL, "error: [model 'cut.onnx']"),
-    (["inspect", "{t}/bad.json"], ExitCode.FILE, "is not a plan that this release reads"),
+    (["inspect", "{t}/bad.json"], ExitCode.FILE, "bad.json] is not a plan, receipt, program or lock"),
     (["inspect", "{t}/absent.json"], ExitCode.FILE, "cannot be read"),
     (
         ["run", "{m}", "-e", "onnxruntime", "-i", "y={t}/x.npy"],

@@ -239,5 +239,15 @@ def test_inspect_shows_a_lock_and_writes_its_page(xpu, tmp_path: Path, model: Pa
     assert "r0: " in done.stdout
     assert "product" in (tmp_path / "p.html").read_text()
     assert xpu("inspect", tmp_path / "p.lock", "--json").json["format"] == "xpuruntime-lock"
-    (tmp_path / "bad.lock").write_text("{}")
-    assert xpu("inspect", tmp_path / "bad.lock").code == 9
+
+
+@pytest.mark.parametrize(
+    "text", ["{}", "[1]", "no JSON", '{"format": "other"}', '{"format": 7}', "\N{SNOWMAN}"]
+)
+def test_inspect_refuses_a_file_as_diff_does(xpu, tmp_path: Path, text: str) -> None:
+    path = tmp_path / "bad.lock"
+    path.write_bytes(text.encode("utf-16" if text == "\N{SNOWMAN}" else "utf-8"))
+    shown, compared = xpu("inspect", path), xpu("diff", path, path)
+    assert (shown.code, compared.code) == (9, 9)
+    assert f"[file {path}] is not a plan, receipt, program or lock" in shown.stderr
+    assert shown.stderr == compared.stderr

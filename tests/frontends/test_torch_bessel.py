@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import sys
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,10 +11,9 @@ import pytest
 torch = pytest.importorskip("torch")
 mpmath = pytest.importorskip("mpmath")
 
-import xpuruntime as xrt  # noqa: E402
+from support.torch_oracle import run_natively  # noqa: E402
 
-sys.path.insert(0, str(Path(__file__).parent))
-from torch_oracle import run_natively  # noqa: E402
+import xpuruntime as xrt  # noqa: E402
 
 special = torch.special
 nan, inf = math.nan, math.inf

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import math
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-import xpuruntime as xrt  # noqa: E402
-
-sys.path.insert(0, str(Path(__file__).parent))
-from torch_oracle import run_natively  # noqa: E402
+from support.torch_oracle import run_natively  # noqa: E402
 
 
 def same_bits(got: Any, want: Any) -> None:
@@ -50,10 +45,22 @@ def test_neighbors_of_floats(dtype: str) -> None:
     same_bits(got, torch.nextafter(*(v.contiguous() for v in torch.broadcast_tensors(x, y))))
 
 
-def test_neighbors_of_bfloat16_are_refused() -> None:
-    x = floats("bfloat16")
-    with pytest.raises(xrt.XpuError, match=r"nextafter.*bfloat16 is not supported"):
-        run_natively([torch.nextafter], x, x)
+@pytest.mark.parametrize("towards", [math.inf, -math.inf, 0.0, -0.0, 1.0, math.nan])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_neighbors_of_every_float_of_16_bits(dtype: str, towards: float) -> None:
+    x = torch.arange(65536, dtype=torch.int32).to(torch.int16).view(getattr(torch, dtype))
+    y = torch.full_like(x, towards)
+    (got,) = run_natively([torch.nextafter], x, y)
+    same_bits(got, torch.nextafter(x, y))
+
+
+@pytest.mark.parametrize("kind", ["e4m3fn", "e4m3fnuz", "e5m2", "e5m2fnuz", "e8m0fnu"])
+def test_casts_to_floats_of_8_bits(kind: str) -> None:
+    """Values beyond the largest become infinity or NaN, or saturate, as in PyTorch."""
+    x = torch.arange(65536, dtype=torch.int32).to(torch.int16).view(torch.bfloat16)
+    narrow = getattr(torch, f"float8_{kind}")
+    (got,) = run_natively([lambda x: x.to(narrow).to(torch.bfloat16)], x)
+    same_bits(got, x.to(narrow).to(torch.bfloat16))
 
 
 @pytest.mark.sampled(2)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,15 +9,11 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import numpy as np  # noqa: E402
+from support.torch_oracle import OfFunction, feeds_of, opaque, same  # noqa: E402
 
 import xpuruntime as xrt  # noqa: E402
 from xpuruntime.frontends.torch import import_torch  # noqa: E402
 from xpuruntime.ir import interp  # noqa: E402
-
-sys.path.insert(0, str(Path(__file__).parent))
-from torch_oracle import OfFunction, feeds_of, opaque, same  # noqa: E402
-
-sys.path.pop(0)
 
 nan, inf = float("nan"), float("inf")
 

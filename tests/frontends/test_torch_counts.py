@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,14 +10,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from support.torch_oracle import OfFunction  # noqa: E402
+
 import xpuruntime as xrt  # noqa: E402
 from xpuruntime.frontends.torch import import_torch  # noqa: E402
 from xpuruntime.ir import interp  # noqa: E402
-
-sys.path.insert(0, str(Path(__file__).parent))
-from torch_oracle import OfFunction  # noqa: E402
-
-sys.path.pop(0)
 
 nan = float("nan")
 

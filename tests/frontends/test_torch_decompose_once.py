@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import copy
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
+from support.torch_oracle import OfFunction, same  # noqa: E402
+
 from xpuruntime.frontends.torch import decompose, import_torch  # noqa: E402
-
-sys.path.insert(0, str(Path(__file__).parent))
-from torch_oracle import OfFunction, same  # noqa: E402
-
-sys.path.pop(0)
 
 nn, F = torch.nn, torch.nn.functional
 

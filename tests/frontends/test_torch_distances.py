@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
+from support.torch_oracle import OfFunction, feeds_of, same  # noqa: E402
+
 import xpuruntime as xrt  # noqa: E402
-
-sys.path.insert(0, str(Path(__file__).parent))
-from torch_oracle import OfFunction, feeds_of, same  # noqa: E402
-
-sys.path.pop(0)
 
 inf, nan = float("inf"), float("nan")
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,12 +10,9 @@ import pytest
 torch = pytest.importorskip("torch")
 flex = pytest.importorskip("torch.nn.attention.flex_attention")
 
+from support.torch_oracle import OfFunction, same  # noqa: E402
+
 import xpuruntime as xrt  # noqa: E402
-
-sys.path.insert(0, str(Path(__file__).parent))
-from torch_oracle import OfFunction, same  # noqa: E402
-
-sys.path.pop(0)
 
 SWITCH = "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG"
 LENGTH = 7

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,15 +10,11 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import numpy as np  # noqa: E402
+from support.torch_oracle import OfFunction, opaque, same  # noqa: E402
 
 import xpuruntime as xrt  # noqa: E402
 from xpuruntime.frontends.torch import import_torch  # noqa: E402
 from xpuruntime.ir import interp  # noqa: E402
-
-sys.path.insert(0, str(Path(__file__).parent))
-from torch_oracle import OfFunction, opaque, same  # noqa: E402
-
-sys.path.pop(0)
 
 fft, as_complex = torch.fft, torch.view_as_complex
 NORMS = ("backward", "ortho", "forward")

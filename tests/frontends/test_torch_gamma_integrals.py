@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import math
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
 mpmath = pytest.importorskip("mpmath")
-
-sys.path.insert(0, str(Path(__file__).parent))
-from torch_oracle import run_natively  # noqa: E402
+from support.torch_oracle import run_natively  # noqa: E402
 
 nan, inf = math.nan, math.inf
 BOTH = (torch.special.gammainc, torch.special.gammaincc)

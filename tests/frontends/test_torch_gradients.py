@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-
-sys.path.insert(0, str(Path(__file__).parent))
-from torch_oracle import same  # noqa: E402
-
-sys.path.pop(0)
+from support.torch_oracle import same  # noqa: E402
 
 nn, F = torch.nn, torch.nn.functional
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,12 +17,9 @@ from xpuruntime.testing.conformance.seeded import networks as models
 
 torch = pytest.importorskip("torch")
 
+from support.torch_oracle import TOLERANCE, OfFunction, feeds_of, gap, opaque, same  # noqa: E402
+
 from xpuruntime.frontends.torch import import_torch, save_ir, weights_of  # noqa: E402
-
-sys.path.insert(0, str(Path(__file__).parent))
-from torch_oracle import TOLERANCE, OfFunction, feeds_of, gap, opaque, same  # noqa: E402
-
-sys.path.pop(0)
 
 nn, F = torch.nn, torch.nn.functional
 

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 import threading
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 
+from support.torch_oracle import nn, same  # noqa: E402
+
 import xpuruntime as xrt  # noqa: E402
 from xpuruntime.frontends.torch.encoder_padding import padding_as_in_eval  # noqa: E402
-
-sys.path.insert(0, str(Path(__file__).parent))
-from torch_oracle import nn, same  # noqa: E402
-
-sys.path.pop(0)
 
 MASKS = {
     "end": [[0, 0, 0, 1, 1], [0, 0, 0, 0, 0]],

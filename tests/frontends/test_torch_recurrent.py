@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
+
+from support.torch_oracle import gap, same  # noqa: E402
 
 import xpuruntime as xrt  # noqa: E402
 from xpuruntime.errors import ModelError  # noqa: E402
@@ -17,11 +17,6 @@ from xpuruntime.frontends.torch.decompose import decomposed, refuse_extra_dims  
 from xpuruntime.frontends.torch.export import exported  # noqa: E402
 from xpuruntime.frontends.torch.ops import TABLE  # noqa: E402
 from xpuruntime.frontends.torch.program import ProgramImport  # noqa: E402
-
-sys.path.insert(0, str(Path(__file__).parent))
-from torch_oracle import gap, same  # noqa: E402
-
-sys.path.pop(0)
 
 nn = torch.nn
 KINDS = {"LSTM": "lstm", "GRU": "gru", "RNN": "rnn"}

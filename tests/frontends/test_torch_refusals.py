@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,14 +13,11 @@ from xpuruntime.ir import interp
 
 torch = pytest.importorskip("torch")
 
+from support.torch_oracle import TOLERANCE, OfFunction, gap, opaque, same  # noqa: E402
+
 from xpuruntime.frontends.torch import import_torch, weights_of  # noqa: E402
 from xpuruntime.frontends.torch.decompose import decomposed, without_assertions  # noqa: E402
 from xpuruntime.frontends.torch.export import exported  # noqa: E402
-
-sys.path.insert(0, str(Path(__file__).parent))
-from torch_oracle import TOLERANCE, OfFunction, gap, opaque, same  # noqa: E402
-
-sys.path.pop(0)
 
 nn, F = torch.nn, torch.nn.functional
 

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import math
-import sys
-from pathlib import Path
 
 import pytest
 
 torch = pytest.importorskip("torch")
 mpmath = pytest.importorskip("mpmath")
 
-import xpuruntime as xrt  # noqa: E402
+from support.torch_oracle import run_natively  # noqa: E402
 
-sys.path.insert(0, str(Path(__file__).parent))
-from torch_oracle import run_natively  # noqa: E402
+import xpuruntime as xrt  # noqa: E402
 
 special = torch.special
 ODD = [0.0, -0.0, 1.0, -1.0, 2.0, -2.0, 0.5, -0.5, 3.0, 8.0, -8.0, 10.0, 1e-44, -1e-30, 1e-7, 1e30, -1e30, math.inf, -math.inf, math.nan]  # fmt: skip

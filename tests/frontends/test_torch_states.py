@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,12 +14,9 @@ from xpuruntime.ir import interp
 
 torch = pytest.importorskip("torch")
 
+from support.torch_oracle import TOLERANCE, gap, opaque, same  # noqa: E402
+
 from xpuruntime.frontends.torch import import_torch  # noqa: E402
-
-sys.path.insert(0, str(Path(__file__).parent))
-from torch_oracle import TOLERANCE, gap, opaque, same  # noqa: E402
-
-sys.path.pop(0)
 
 nn, F = torch.nn, torch.nn.functional
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import threading
 import types
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,14 +12,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from support.torch_oracle import OfFunction, feeds_of, same  # noqa: E402
+
 from xpuruntime.frontends.torch import import_torch  # noqa: E402
 from xpuruntime.frontends.torch.triangular_solves import solves_as_in_eval  # noqa: E402
 from xpuruntime.ir import interp  # noqa: E402
-
-sys.path.insert(0, str(Path(__file__).parent))
-from torch_oracle import OfFunction, feeds_of, same  # noqa: E402
-
-sys.path.pop(0)
 
 nn = torch.nn
 

@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 from support.device_under_test import named
-from support.native import check
+from support.narrow_chains import PAIRS, check_chains
+from support.native import check, compile_native
 
 from xpuruntime import ir
 from xpuruntime.codegen.expr.expression import POINTWISE, why_not
 from xpuruntime.codegen.expr.terms import COMPUTED
 from xpuruntime.errors import IrError
+from xpuruntime.runtime import Executor
 from xpuruntime.types import DType, TensorSpec
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
@@ -189,6 +191,29 @@ def test_casts_between_all_types(level: str) -> None:
             b.output(f"{source.value}_{to.value}", b.cast(x, dtype=to))
     with np.errstate(all="ignore"):
         check_each(b.build(), feeds, target=level)
+
+
+@pytest.mark.parametrize("level", [*LEVELS, "cpu:x86-64-v4+bf16"])
+@pytest.mark.parametrize(("wide", "narrow"), PAIRS)
+def test_values_of_16_bits_are_rounded_inside_a_chain(wide: str, narrow: str, level: str) -> None:
+    check_chains(wide, narrow, level)
+
+
+@pytest.mark.parametrize("level", [*LEVELS, "cpu:x86-64-v4+bf16"])
+def test_every_float_of_16_bits_is_stored_as_it_is(level: str) -> None:
+    """Subnormal numbers, too: the instruction that rounds to bfloat16 flushes them to zero."""
+    b = ir.GraphBuilder("g")
+    feeds = {d: np.arange(65536, dtype=np.uint16).view(DType(d).numpy) for d in ("float16", "bfloat16")}
+    for dtype in feeds:
+        b.output(f"y_{dtype}", b.neg(b.input(dtype, f"{dtype}[65536]")))
+    program = compile_native(b.build(), feeds, target=level)
+    with Executor(program) as executor:
+        results = executor.run_arrays(list(feeds.values()))
+    with np.errstate(all="ignore"):
+        for got, x in zip(results, feeds.values(), strict=True):
+            number = ~np.isnan(x)
+            assert np.array_equal(got.view(np.uint16)[number], x.view(np.uint16)[number] ^ 0x8000)
+            assert np.isnan(got[~number]).all()
 
 
 def test_casts_of_large_floats_wrap_as_the_interpreter_s() -> None:

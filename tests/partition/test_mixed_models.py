@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from xpuruntime import ExecutionPolicy, InferenceSession
 from xpuruntime.compiler.partition.partitioner import Costs, partition
 from xpuruntime.frontends.model_file import open_model
 from xpuruntime.frontends.onnx import import_onnx
@@ -211,3 +212,27 @@ def test_a_region_with_placed_nodes_says_so_first_and_claims_nothing_about_other
     (native,) = decision.rejected
     assert native.code.value == "not_requested"
     assert native.reason == "place 'relu' assigns 2 of 5 steps to onnxruntime"
+
+
+@pytest.mark.parametrize("case", ["Identity", "Relu", "unread"])
+@pytest.mark.parametrize("engine", ["native", "onnxruntime", None])
+def test_a_placement_of_a_model_that_outputs_a_constant(
+    tmp_path: Path, case: str, engine: str | None
+) -> None:
+    """Every node is folded away, or nothing reads it, so no region is left: one engine runs the model."""
+    node, info = onnx.helper.make_node, onnx.helper.make_tensor_value_info
+    op = "Relu" if case == "unread" else case
+    nodes = [node(op, ["c"], ["y"], name="node")]
+    nodes += [node("Exp", ["x"], ["e"], name="exp")] if case == "unread" else []
+    value = onnx.numpy_helper.from_array(np.array([-1, 2, np.nan], np.float32), "c")
+    graph = onnx.helper.make_graph(nodes, "g", [info("x", 1, [3])], [info("y", 1, [3])], [value])
+    opsets = [onnx.helper.make_opsetid("", 17)]
+    path = tmp_path / "m.onnx"
+    onnx.save(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8), path)
+    policy = ExecutionPolicy(caching=False, place={nodes[-1].name: "interpreter"})
+    with InferenceSession(path, device="cpu", engine=engine, exec_policy=policy) as session:
+        got = session.run({"x": np.zeros(3, np.float32)})["y"]
+        (want,) = ort.InferenceSession(path).run(None, {"x": np.zeros(3, np.float32)})
+        assert np.array_equal(got, want, equal_nan=True)
+        (region,) = session.receipt().plan.regions
+        assert engine in (region.engine, None)

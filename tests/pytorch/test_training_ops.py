@@ -11,6 +11,9 @@ from support.training_cases import CASES, FIRST_ORDER, OpCase, assert_near_float
 import xpuruntime.pytorch as xrt_torch
 from xpuruntime.errors import InputError, RunError
 from xpuruntime.pytorch import ops
+from xpuruntime.pytorch.formulas.formula import Formula, Writer
+from xpuruntime.pytorch.numbered_policies import policy_number
+from xpuruntime.pytorch.ops import library
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 
@@ -249,3 +252,36 @@ def test_a_head_with_wider_parameters_has_gradients_of_their_dtype(
     exact, eager = gradients(torch.float64), gradients(torch.bfloat16)
     for got, true, other in zip(mine, exact, eager, strict=True):
         assert (got - true).norm() <= 1.5 * (other - true).norm() + 1e-8
+
+
+def test_the_gradient_of_a_second_result_has_attributes_of_its_own() -> None:
+    """An op with the results x * factor and x: the table says which factor backward has for the second."""
+
+    def forward(w: Writer) -> list[str]:
+        return [w.b.mul(w["x"], w.attributes["factor"]), w.b.mul(w["x"], 1.0)]
+
+    def backward(w: Writer) -> list[str]:
+        return [w.b.mul(w["grad"], w.attributes["factor"])]
+
+    op = library.TrainingOp(
+        name="scaled_and_plain",
+        family="elementwise",
+        forward=Formula("scaled_and_plain", ("x",), ("factor",), forward),
+        backward=Formula("scaled_and_plain_backward", ("grad",), ("factor", "wanted"), backward),
+        attributes={"factor": "float"},
+        eager=lambda x, factor: [x * factor, x * 1.0],
+        eager_backward=lambda grad, factor: [grad * factor],
+        shapes=lambda x, factor: [x.shape, x.shape],
+        gradients=("x",),
+        gradient_shapes=lambda grad, factor: [grad.shape],
+        saved=(),
+        second_gradient={"factor": 1.0},
+    )
+    library.register(op)
+    try:
+        x = torch.randn(5, requires_grad=True)
+        scaled, plain = library.call(op.name, x, 7.0, policy_number())
+        (2 * scaled + 3 * plain).sum().backward()
+    finally:
+        del library._ops[op.name]
+    assert torch.equal(x.grad, torch.full((5,), 2 * 7.0 + 3))

@@ -444,6 +444,32 @@ def regions() -> None:
             dag.execute({"x": DeviceBuffer.from_numpy(x_of(0).astype(np.float64), "cuda:0")})
 
 
+def constants() -> None:
+    """A model without regions, whose outputs are a constant and an input: for a caller on the device they are copied there."""
+    from xpuruntime.compiler.partition.partitioner import partition
+    from xpuruntime.inference.partitioned.dag_executor import DAGExecutor
+    from xpuruntime.ir import GraphBuilder
+
+    b = GraphBuilder("constants")
+    b.output("same", b.input("x", f"float32[{N}]"))
+    b.output("fixed", b.constant(W))
+    plan = partition(b.build(), others=("onnxruntime",))
+    assert plan.regions == ()
+    with DAGExecutor(plan, "cuda:0") as dag:
+        dag.load_weights({})
+        outputs = dag.execute({"x": DeviceBuffer.from_numpy(x_of(1), "cuda:0")})
+        assert all(isinstance(v, DeviceBuffer) for v in outputs.values())
+        assert np.array_equal(outputs["same"].to_numpy(), x_of(1))
+        assert np.array_equal(outputs["fixed"].to_numpy(), W)
+        assert {k: dag.counters[k] for k in ("runs", "regions", "copies", "bytes")} == {
+            "runs": 1,
+            "regions": 0,
+            "copies": 1,
+            "bytes": 4 * N,
+        }
+        assert dag.evidence({"x": x_of(1)}) == {}
+
+
 def two_devices() -> None:
     """Two devices in one process, whose driver refuses a stream or an event of the other one. Four threads run in every way."""
     import xpuruntime as xrt

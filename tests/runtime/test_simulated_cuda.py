@@ -36,6 +36,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
         "streams",
         "pooled",
         "pinned",
+        "constants",
     ],
 )
 def test_over_the_simulated_driver(case: str, built: Mapping[str, Path]) -> None:

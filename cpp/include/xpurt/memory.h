@@ -44,8 +44,8 @@ class MemoryPool {
     MemoryPool(const MemoryPool&) = delete;
     MemoryPool& operator=(const MemoryPool&) = delete;
 
-    // Allocate a 64-byte aligned block of at least `bytes` bytes, uninitialized; null when memory is
-    // exhausted.
+    // Allocate a 64-byte aligned block of at least `bytes` bytes, uninitialized. When memory is
+    // exhausted, return the cached blocks to the system and try once more; then null.
     void* allocate(size_t bytes) noexcept;
     void release(void* block) noexcept;
     // True if the memory is inside of a block in use.
@@ -59,6 +59,8 @@ class MemoryPool {
     static MemoryPool& host();
 
   private:
+    int64_t free_cached() noexcept;  // `trim` while the mutex is held
+
     const size_t keep_bytes_;
     const MemorySource source_;
     mutable std::mutex mutex_;

@@ -27,6 +27,7 @@ void* MemoryPool::allocate(size_t bytes) noexcept {
         ++statistics_.reuses;
     } else {
         block = source_.take(source_.context, size);
+        if (block == nullptr && free_cached() > 0) block = source_.take(source_.context, size);
         if (block == nullptr) return nullptr;
         ++statistics_.allocations;
     }
@@ -64,6 +65,10 @@ bool MemoryPool::owns(const void* memory, size_t bytes) const noexcept {
 
 int64_t MemoryPool::trim() noexcept {
     const std::lock_guard<std::mutex> lock(mutex_);
+    return free_cached();
+}
+
+int64_t MemoryPool::free_cached() noexcept {
     const int64_t bytes = statistics_.cached_bytes;
     for (const auto& [size, block] : free_) source_.give_back(source_.context, block);
     free_.clear();

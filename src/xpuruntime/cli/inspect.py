@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 __all__ = ["inspect"]
 
-_MAX_JSON_BYTES = 1 << 30
 _ALL_PASSES = 3
 """The highest level of optimization."""
 
@@ -144,40 +143,22 @@ def _write_for_viewers(path: str, export: Path) -> None:
 
 
 def _plan_receipt_or_lock(path: Path, nodes: bool) -> CommandResult:
-    from ..errors import FormatError
     from ..profiler.receipt import Receipt
+    from ..program.lock import Lock
     from ..program.plan import Plan
-    from ..storage.files import read_regular
+    from ..workbench.review.files import read_document
 
-    try:
-        text = read_regular(path, _MAX_JSON_BYTES).decode("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise FormatError(f"file {path}", "cannot be read", got=error, do="Check the path.") from error
-    data = _saved_data(text)
-    if isinstance(data, dict) and data.get("format") == "xpuruntime-receipt":
+    data = read_document(path)
+    if data["format"] == "xpuruntime-receipt":
         receipt = Receipt.from_json(data)
         return CommandResult(receipt.to_json(), lambda: print_text(receipt.text()))
-    if isinstance(data, dict) and data.get("format") == "xpuruntime-lock":
-        from ..program.lock import Lock
+    if data["format"] == "xpuruntime-lock":
         from .lock import show_lock
 
         lock = Lock.from_json(data)
         return CommandResult(lock.to_json(), lambda: show_lock(lock))
     plan = Plan.from_json(data)
     return CommandResult(plan.to_json(), lambda: print_text(plan.explain(nodes=nodes)))
-
-
-def _saved_data(text: str) -> Any:
-    """Parse a JSON text. Of what ``xpu explain --json`` or ``xpu run --receipt --json`` printed, return the plan or the receipt in it."""
-    import json
-
-    try:
-        data = json.loads(text)
-    except (ValueError, RecursionError):
-        return text  # Plan.from_json rejects it with a FormatError
-    if isinstance(data, dict) and "format" not in data:
-        data = next((data[k] for k in ("receipt", "plan") if isinstance(data.get(k), dict)), data)
-    return data
 
 
 def _show(inspection: Inspection, nodes: bool) -> None:

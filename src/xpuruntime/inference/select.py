@@ -56,10 +56,8 @@ def select(model: ModelSource, request: SessionRequest, store: Store) -> Selecti
         loaded, decision, warnings = chosen_mix(model, request, store)
     elif request.place:
         loaded, decision = None, Decision("engine", model.name, None)
-    elif request.engine == "auto":
-        loaded, decision, warnings = _measured(model, request, candidates, store)
     else:
-        loaded, decision = _first(model, request, candidates, store)
+        loaded, decision, warnings = _on_one_engine(model, request, candidates, store)
     fallback = _fallbacks(request, candidates)
     partitioned = (
         None
@@ -73,6 +71,8 @@ def select(model: ModelSource, request: SessionRequest, store: Store) -> Selecti
             loaded, decision = None, Decision("engine", model.name, None, (outcome, *decision.rejected))
         else:
             loaded = outcome
+    elif request.place and not wanted_by(request.place) and not replaying:
+        loaded, decision, warnings = _on_one_engine(model, request, candidates, store)  # nothing to place
     if loaded is None and fallback:
         untried = [c for c in fallback if c not in candidates]
         loaded, decision = _fall_back(model, decision, untried, store)
@@ -101,6 +101,15 @@ def _untuned(model: ModelSource, request: SessionRequest, loaded: LoadedEngine) 
     why = f"{engine} chooses its kernels itself, so none is measured"
     name = f"on_build {request.tune.seconds:g} s"
     return [Decision("tune", model.name, None, (Candidate(name, Reason.NOT_APPLICABLE, why),))]
+
+
+def _on_one_engine(
+    model: ModelSource, request: SessionRequest, candidates: Sequence[EngineCandidate], store: Store
+) -> tuple[LoadedEngine | None, Decision, list[str]]:
+    """Return the whole model on the fastest candidate for the engine ``auto``, else on the first that loads, and warnings."""
+    if request.engine == "auto":
+        return _measured(model, request, candidates, store)
+    return *_first(model, request, candidates, store), []
 
 
 def _measured(

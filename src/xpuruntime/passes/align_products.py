@@ -15,7 +15,7 @@ import math
 from typing import Any
 
 from ..ir import Editor, Graph, Node
-from ..types import DType, TensorSpec
+from ..types import HALF_FLOATS, TensorSpec
 from ._lib.pattern_utils import producer_of, spec_of
 from .context import PassContext
 
@@ -41,9 +41,7 @@ def _rule(editor: Editor, node: Node, multiple: int) -> None:
     a, b = (spec_of(editor, v) for v in node.inputs[:2])
     if a is None or b is None or not (a.is_static and b.is_static) or b.rank != 2 or a.rank < 2:
         return
-    if node.spec.dtype not in (DType.FLOAT16, DType.BFLOAT16) or (
-        len(node.inputs) > 3 and node.inputs[3] is not None
-    ):
+    if node.spec.dtype not in HALF_FLOATS or (len(node.inputs) > 3 and node.inputs[3] is not None):
         return
     layer, left_shape, right_shape = node.op in _LAYERS, _sizes(a), _sizes(b)
     rows, k, n = left_shape[-2], left_shape[-1], right_shape[0 if layer else 1]

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from ..ir import Editor, Graph, Node, sources_of
 from ..ir.nodes import make_node
-from ..types import DType
+from ..types import HALF_FLOATS, DType
 from ._lib.known import few_rows, known_values
 from .context import PassContext
 
@@ -114,4 +114,4 @@ def _of_many_rows(graph: Graph, layer: Node, known: frozenset[str], context: Pas
     if layer.op != "linear" or len(layer.values) != 2 or layer.values[1] not in known:
         return False
     dtypes = {s.dtype for s in (layer.spec, *(graph.spec(v) for v in layer.values))}
-    return len(dtypes) == 1 and next(iter(dtypes)) in (DType.BFLOAT16, DType.FLOAT16)
+    return len(dtypes) == 1 and next(iter(dtypes)) in HALF_FLOATS

@@ -8,13 +8,11 @@ In backward of a transformer, the gradient along the residual stream is added to
 from __future__ import annotations
 
 from ..ir import Editor, Graph, Node
-from ..types import DType
+from ..types import HALF_FLOATS, DType
 from ._lib.pattern_utils import spec_of
 from .context import PassContext
 
 __all__ = ["run"]
-
-_NARROW = (DType.FLOAT16, DType.BFLOAT16)
 
 
 def run(graph: Graph, context: PassContext | None = None) -> Graph:
@@ -29,7 +27,7 @@ def _rule(editor: Editor, node: Node, context: PassContext) -> None:
     graph = editor.graph
     # Kernels are asked about values of the graph as it was before this sweep.
     node = graph.producer(node.name) or node
-    casts = [u for u in graph.users(node.name) if u.op == "cast" and u.spec.dtype in _NARROW]
+    casts = [u for u in graph.users(node.name) if u.op == "cast" and u.spec.dtype in HALF_FLOATS]
     if len(casts) != 1:
         return
     for at in (0, 1):

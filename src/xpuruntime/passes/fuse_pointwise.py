@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from ..ir import OPS, Attrs, Graph, Node, Value, body_of
 from ..ir.rewrite import ordered, sources_of
-from ..types import DimLike, DType
+from ..types import HALF_FLOATS, DimLike, DType
 from ._lib.known import known_values
 from .context import PassContext
 
@@ -38,7 +38,6 @@ __all__ = [
 MAX_MEMBERS, MAX_OPERANDS, MAX_ROW_OPS = 64, 16, 2
 """Limits of a group: a kernel holds all values of a body in registers, has an argument per operand, and makes a pass over a row per row op."""
 
-_NARROW = (DType.FLOAT16, DType.BFLOAT16)
 _DEQUANTIZING = 3
 """Steps from codes to the op that reads them as floats: cast, minus the zero point, times the scale."""
 
@@ -233,7 +232,7 @@ class _FusionGroups:
         space, (node, *others) = self.spaces[b], self.members[a]
         if others or node.op != "cast" or space.reduced or node.spec.dtype is not DType.FLOAT32:
             return None
-        if not isinstance(node.inputs[0], str) or self.graph.spec(node.inputs[0]).dtype not in _NARROW:
+        if not isinstance(node.inputs[0], str) or self.graph.spec(node.inputs[0]).dtype not in HALF_FLOATS:
             return None
         value = node.outputs[0].name
         users = {u.name for u in self.graph.users(value)}

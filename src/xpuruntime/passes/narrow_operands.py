@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..ir import Editor, Graph, Node
-from ..types import DType
+from ..types import HALF_FLOATS, DType
 from ._lib.pattern_utils import producer_of, spec_of
 from .context import PassContext
 
@@ -18,7 +18,6 @@ __all__ = ["run"]
 
 _READS: Mapping[str, tuple[int, ...]] = {"layer_norm_backward": (0,)}
 """Op -> operands that may have fewer bits than the others."""
-_NARROW = (DType.FLOAT16, DType.BFLOAT16)
 
 
 def run(graph: Graph, context: PassContext | None = None) -> Graph:
@@ -34,7 +33,7 @@ def _rule(editor: Editor, node: Node, context: PassContext) -> None:
         if cast is None or cast.op != "cast" or cast.spec.dtype is not DType.FLOAT32:
             continue
         source = spec_of(editor, cast.inputs[0])
-        if source is not None and source.dtype in _NARROW:
+        if source is not None and source.dtype in HALF_FLOATS:
             inputs[at] = cast.inputs[0]
     if inputs == list(node.inputs):
         return

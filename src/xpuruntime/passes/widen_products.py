@@ -12,14 +12,13 @@ from __future__ import annotations
 from typing import Any
 
 from ..ir import Editor, Graph, Node
-from ..types import DType
+from ..types import HALF_FLOATS, DType
 from ._lib.pattern_utils import producer_of, spec_of
 from .context import PassContext
 
 __all__ = ["run"]
 
 _PRODUCTS = frozenset(["mm", "matmul"])
-_NARROW = (DType.FLOAT16, DType.BFLOAT16)
 
 
 def run(graph: Graph, context: PassContext | None = None) -> Graph:
@@ -35,7 +34,7 @@ def _widened(editor: Editor, node: Node, context: PassContext) -> None:
     if node.op != "cast" or node.spec.dtype is not DType.FLOAT32:
         return
     product = producer_of(editor, node.inputs[0])
-    if product is None or product.op not in _PRODUCTS or product.spec.dtype not in _NARROW:
+    if product is None or product.op not in _PRODUCTS or product.spec.dtype not in HALF_FLOATS:
         return
     if product.spec.rank != 2 or any(
         (s := spec_of(editor, v)) is None or s.rank != 2 for v in product.inputs

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.narrow_chains import PAIRS, check_chains
 from support.native import check, compile_native
 
 from xpuruntime import ir
@@ -85,6 +86,11 @@ def test_gelu_of_every_value_of_sixteen_bits(dtype: str) -> None:
     assert far.max() <= (2**-8 if dtype == "bfloat16" else 2**-11) + 1e-5
     tiny = np.isfinite(wide) & (abs(want) <= least)
     assert (abs(found[tiny] - want[tiny]) <= (1e-36 if dtype == "bfloat16" else 6.1e-8)).all()
+
+
+@pytest.mark.parametrize(("wide", "narrow"), PAIRS)
+def test_values_of_16_bits_are_rounded_inside_a_chain(wide: str, narrow: str) -> None:
+    check_chains(wide, narrow, TARGET)
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "int64", "bool"])

@@ -1,6 +1,7 @@
 """Pointwise ops of the IR as C++ expressions over the prelude. One text serves scalars and vectors of ``N`` lanes.
 
-An ``ExprTerm`` is the text of a value and its dtype. bfloat16 and float16 are computed in float and rounded when they are stored or ``cast``.
+An ``ExprTerm`` is the text of a value and its dtype. bfloat16 and float16 are computed in float and rounded when they are stored or ``cast``;
+a plan (``loops/body``) also rounds those that a cast, a test, a step or a wider type reads.
 Bool is a mask. Each op prepares its operands as the reference interpreter does (``ir/interp/rule.py``): ``real`` functions convert integers to
 float32, others promote to a common dtype. How a number next to a tensor is rounded depends on the op.
 """

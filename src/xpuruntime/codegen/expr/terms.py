@@ -13,7 +13,7 @@ import numpy as np
 
 from ...ir.attributes import Attrs
 from ...ir.ops._types import float_of, promote
-from ...types import DType, TensorSpec
+from ...types import HALF_FLOATS, DType, TensorSpec
 from ..c_types import STORAGE
 
 __all__ = [
@@ -56,7 +56,7 @@ def compute_type(dtype: DType, lanes: str = "N") -> str:
 
 def element_type(dtype: DType) -> str:
     """Return the C++ type of one element of such a vector. Not for bool, whose vectors are masks."""
-    return "float" if dtype in (DType.FLOAT16, DType.BFLOAT16) else STORAGE[dtype]
+    return "float" if dtype in HALF_FLOATS else STORAGE[dtype]
 
 
 def literal(value: bool | int | float, dtype: DType) -> str:
@@ -96,7 +96,7 @@ def converted(term: ExprTerm, dtype: DType, number_dtype: DType | None = None) -
         return constant(term.number, number_dtype or dtype)
     if term.dtype is dtype:
         return term.text
-    if dtype is DType.FLOAT32 and term.dtype in (DType.FLOAT16, DType.BFLOAT16):
+    if dtype is DType.FLOAT32 and term.dtype in HALF_FLOATS:
         return term.text  # in registers it is a float already
     if term.dtype is DType.BOOL:
         return f"convert_bool<{STORAGE[dtype]}>({term.text})"

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 
 from ...ir.ops._types import float_of
-from ...types import DType
+from ...types import HALF_FLOATS, DType
 from .terms import (
     STORAGE,
     ExprTerm,
@@ -127,7 +127,7 @@ def div(s: PointwiseCall) -> str:
         return quotient("{a} / {b}")(s)
     dtype = s.promoted
     a, b = s.together(dtype)
-    if mode == "trunc" and dtype in (DType.FLOAT16, DType.BFLOAT16):
+    if mode == "trunc" and dtype in HALF_FLOATS:
         return f"trunc(convert<{STORAGE[dtype]}>({a} / {b}))"  # the quotient is rounded to the type first
     return f"div_{mode}({a}, {b})"
 
@@ -168,18 +168,20 @@ def clamp(s: PointwiseCall) -> str:
 
 
 def cast(s: PointwiseCall) -> str:
-    """Write a cast. A cast to a narrow float rounds at once."""
+    """Write a cast. A cast to a narrow float rounds at once, also one of a value of this dtype."""
     x, to = s.term(0), s.dtype
+    if x.dtype is to and to in HALF_FLOATS:
+        return f"convert<{STORAGE[to]}>({x.text})"
     return x.text if x.dtype is to else converted(x, to)
 
 
 def bitcast(s: PointwiseCall) -> str:
     """Write a reinterpretation of the bits in a type of the same size."""
-    x, narrow = s.term(0), (DType.FLOAT16, DType.BFLOAT16)
+    x = s.term(0)
     if DType.BOOL in (x.dtype, s.dtype):
         return converted(x, s.dtype)
-    text = f"encode<N>({x.text}, (const {STORAGE[x.dtype]} *)0)" if x.dtype in narrow else x.text
-    if s.dtype in narrow:
+    text = f"encode<N>({x.text}, (const {STORAGE[x.dtype]} *)0)" if x.dtype in HALF_FLOATS else x.text
+    if s.dtype in HALF_FLOATS:
         return f"decode<N>(bitcast<vec<uint16_t, N>>({text}), (const {STORAGE[s.dtype]} *)0)"
     return f"bitcast<{compute_type(s.dtype)}>({text})"
 

@@ -15,7 +15,7 @@ import numpy as np
 from ...decisions import Reason
 from ...ir.attributes import Attrs, AttrValue, Const
 from ...ir.graph import Graph, Node
-from ...types import DType, TensorSpec
+from ...types import HALF_FLOATS, DType, TensorSpec
 from ..expr.expression import POINTWISE, why_not
 from ..expr.terms import COMPUTED
 from .formulas import FORMULAS, is_row, row_axes
@@ -51,6 +51,27 @@ __all__ = [
     "space_of",
 ]
 
+_TESTS = (
+    "isinf",
+    "eq",
+    "ne",
+    "lt",
+    "le",
+    "gt",
+    "ge",
+    "logical_not",
+    "logical_and",
+    "logical_or",
+    "logical_xor",
+)
+_STEPS = ("floor", "ceil", "trunc", "round", "sign")
+_OBSERVING = frozenset(("cast", *_TESTS, *_STEPS))
+"""Ops whose results show that an operand was not rounded: an infinity that is a large number, or a step that is taken too early."""
+_EXACT = frozenset(("cast", "bitcast", CONSTANT))
+"""Ops whose result is a number of its dtype."""
+_SELECTING = frozenset(["neg", "abs", "relu", "maximum", "minimum", "clamp", "where", "amax", "amin"])
+"""Ops whose result is a number of its dtype if the operands are."""
+
 
 def plan(node: Node, operands: Sequence[Operand], space: tuple[int, ...]) -> LoopPlan:
     """Return the node as a plan over a space. Constant operands of one element become numbers. Raises UnsupportedLoop."""
@@ -79,7 +100,11 @@ def plan(node: Node, operands: Sequence[Operand], space: tuple[int, ...]) -> Loo
 
 @dataclass
 class LoopBody:
-    """Builder of a plan. ``reduced``: the dims of the space that its reductions cover. The first reduction sets it; others must agree."""
+    """Builder of a plan.
+
+    reduced: the dims of the space that its reductions cover. The first reduction sets it; others must agree.
+    exact:   names of values that their dtype represents. 16-bit floats are computed in float, and other values of them are not rounded yet.
+    """
 
     space: tuple[int, ...]
     operands: Sequence[Operand]
@@ -90,6 +115,7 @@ class LoopBody:
     rows: dict[str, tuple[str, ...]] = field(default_factory=dict)
     values: dict[tuple[str, Dims], str] = field(default_factory=dict)
     reduced: frozenset[int] | None = None
+    exact: set[str] = field(default_factory=set)
 
     def done(self, outputs: Sequence[str]) -> LoopPlan:
         """Return the finished plan."""
@@ -177,6 +203,7 @@ class LoopBody:
             count = sum(1 for i, _ in self.inputs if i == position)
             name = f"x{position}" + (f"_{count}" if count else "")
             self.inputs[key] = Input(name, position, dtype, strides, rank)
+            self.exact.add(name)
         return self.inputs[key].name
 
     def position(self) -> str:
@@ -200,7 +227,30 @@ class LoopBody:
         if is_row(op):
             return self._row(node, operands, at, dims)
         sources = tuple(self._source(o, dims, spec) for o in operands)
+        if self.graph is not None and self._observes(op, operands):
+            sources = tuple(self._rounded(s, o) for s, o in zip(sources, operands, strict=True))
         return self._emit(op, sources, attrs, spec.dtype, spec.rank)
+
+    def _observes(self, op: str, operands: Sequence[Source]) -> bool:
+        """Return True if an op reads 16-bit floats as numbers of their dtype: a test or a step, or one that promotes them to a wider float."""
+        dtypes = {self._spec(o).dtype for o in operands if isinstance(o, str)}
+        return op in _OBSERVING or sum(d.is_float for d in dtypes) > 1
+
+    def _rounded(self, source: Source, operand: Source) -> Source:
+        """Return an operand of a pointwise op, rounded to its dtype if that has 16 bits and the value is not exact."""
+        if not isinstance(source, str) or not isinstance(operand, str):
+            return source
+        spec = self._spec(operand)
+        if spec.dtype not in HALF_FLOATS or self._is_exact(source, spec.dtype):
+            return source
+        return self._emit("cast", (source,), Attrs(), spec.dtype, spec.rank)
+
+    def _is_exact(self, source: Source, dtype: DType) -> bool:
+        """Return True for an operand that a dtype represents or that is rounded to it: a value, a number, or an operand of no float type."""
+        if not isinstance(source, str):
+            return True
+        own = self.dtype(source)
+        return source in self.exact if own is dtype else not own.is_float
 
     def emit(self, op: str, *sources: Source, dtype: DType, **attrs: AttrValue) -> str:
         """Add an operation of a formula: operands of one dtype, or numbers."""
@@ -225,6 +275,8 @@ class LoopBody:
         if key not in self.operations:
             name = f"v{len(self.operations)}"
             self.operations[key] = Operation(name, op, sources, attrs, dtype, rank, reduces)
+            if op in _EXACT or (op in _SELECTING and all(self._is_exact(s, dtype) for s in sources)):
+                self.exact.add(name)
         return self.operations[key].name
 
     def dtype(self, name: str) -> DType:

@@ -166,9 +166,12 @@ template <int N> INLINE vec<float, N> widen_bf16(vec<uint16_t, N> h) {
     return bitcast<vec<float, N>>(raw<uint32_t>(h) << 16);
 }
 template <int N> INLINE vec<uint16_t, N> narrow_bf16(vec<float, N> x) {  // nearest, ties to even; NaN stays one
-#if defined(__AVX512BF16__) && !defined(__clang__)  // flushes subnormals to zero
-    typedef short v16hi __attribute__((vector_size(32)));
-    if constexpr (N == 16) return bitcast<vec<uint16_t, 16>>(__builtin_ia32_cvtneps2bf16_v16sf(x));
+#if defined(__AVX512BF16__) && !defined(__clang__)
+    if constexpr (N == 16) {  // the instruction flushes subnormal numbers to zero; the integers below keep them
+        constexpr int subnormal = 0x20;
+        if (__builtin_expect(!__builtin_ia32_fpclassps512_mask(x, subnormal, 0xffff), 1))
+            return bitcast<vec<uint16_t, 16>>(__builtin_ia32_cvtneps2bf16_v16sf(x));
+    }
 #endif
     typedef vec<uint32_t, N> U;
     const U u = bitcast<U>(x);

@@ -177,9 +177,14 @@ class DagRun:
         return copied, ("p2p",) if direct else ("d2h", "h2d")
 
     def _count(self, region: str, name: str, size: int, directions: tuple[str, ...]) -> None:
-        """Count a copy for the region that reads it; for the caller's, for the region that computed it (if none did, for any)."""
+        """Count a copy for the region that reads it; for the caller's, for the region that computed it (if none did, for any).
+
+        Without regions, count it only in the total.
+        """
         self.counts.update(copies=len(directions), bytes=size * len(directions))
         owner = region or self._home.get(name, next(iter(self._home.values()), ""))
+        if not owner:
+            return
         counts: Counter[str] = Counter()
         for direction in directions:
             counts.update({direction: 1, f"{direction}_bytes": size})

@@ -147,7 +147,7 @@ def mixed(
                 return refused
             regions = tuple(replace(r, alternatives=()) for r in plan.plan.regions)
             plan = replace(plan, plan=replace(plan.plan, regions=regions))
-        elif len({r.engine for r in plan.regions}) < 2 and not place:
+        elif len({r.engine for r in plan.regions}) == 1 and not place:
             return Candidate(name, Reason.NOT_APPLICABLE, f"all of it is on {plan.regions[0].engine}")
     except UnavailableError:
         raise
@@ -196,6 +196,9 @@ def mixed_of(
     Raises EngineUnavailable, KernelUnavailable if a demand cannot be met.
     """
     regions = [r for r in plan.regions if r.outputs]  # others compute nothing that is read, and do not run
+    if not regions:
+        text = "no node computes an output: each is an input, a weight or a constant"
+        return Candidate("several engines", Reason.NOT_APPLICABLE, text, "Place nothing.")
     engines = dict.fromkeys(r.engine for r in regions)
     name = f"{' + '.join(engines)} on {first.device}, {len(regions)} regions"
     request = first.request

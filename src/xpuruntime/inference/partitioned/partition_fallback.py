@@ -25,7 +25,7 @@ def partition_fallback(
     fallback: Sequence[EngineCandidate],
     store: Store,
 ) -> tuple[LoadedEngine, Decision] | None:
-    """Return the partitioned model and its decision, or None if one engine runs all of it or no partition exists.
+    """Return the partitioned model and its decision, or None if one engine runs all of it, no partition exists, or no node is left to place.
 
     Raises BuildError if the policy's placement is impossible, and EngineUnavailable and KernelUnavailable as ``mixed`` does.
     """
@@ -38,7 +38,7 @@ def partition_fallback(
         first = _first(model, request, others)
         order = request.execution.order_for("cuda" if first.device.kind == "cuda" else "cpu")
         mix = mixed(model, first, (*others, *order), request.place, store, absorb=free)
-        if isinstance(mix, Candidate):
+        if isinstance(mix, Candidate) and mix.code is not Reason.NOT_APPLICABLE:
             who = f"session({model.name!r})"
             raise BuildError(who, "cannot be run as the policy places it", got=mix.reason, do=mix.do)
         why, code = (

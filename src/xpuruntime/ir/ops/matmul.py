@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ...types import DimLike, DType, TensorSpec
+from ...types import HALF_FLOATS, DimLike, DType, TensorSpec
 from ..schema import Mismatch, OpCall, OpEntry, op
 from ._shapes import broadcast, like, same, text
 
@@ -49,7 +49,7 @@ def _mm(c: OpCall) -> TensorSpec:
 
 def _mm_wide(c: OpCall) -> TensorSpec:
     a, b, added = _rank(c.tensor(0), 2, "x"), _rank(c.tensor(1), 2, "other"), c.optional(2)
-    if (dtype := one_dtype(a, b)) not in (DType.FLOAT16, DType.BFLOAT16):
+    if (dtype := one_dtype(a, b)) not in HALF_FLOATS:
         raise Mismatch("operands must have 16 bits", f"{a} and {b}")
     result = TensorSpec(matmul_shape(a, b), DType.FLOAT32)
     if added is not None and (added.dtype is not DType.FLOAT32 or added.shape != result.shape):

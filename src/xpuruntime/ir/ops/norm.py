@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...types import DimLike, DType, TensorSpec
+from ...types import HALF_FLOATS, DimLike, DType, TensorSpec
 from ..schema import Mismatch, OpCall, OpEntry, op
 from ._shapes import broadcast, like, same, text
 
@@ -44,7 +44,7 @@ def _rms_norm(c: OpCall) -> list[TensorSpec]:
 
 
 def _statistics(c: OpCall, x: TensorSpec, shape: tuple[DimLike, ...]) -> TensorSpec:
-    wide = c["wide_statistics"] and x.dtype in (DType.FLOAT16, DType.BFLOAT16)
+    wide = c["wide_statistics"] and x.dtype in HALF_FLOATS
     return TensorSpec(shape, DType.FLOAT32 if wide else x.dtype)
 
 

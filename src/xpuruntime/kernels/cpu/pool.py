@@ -9,7 +9,7 @@ from ...codegen.c_types import C_TYPES
 from ...codegen.cpp.isa import IsaLevel
 from ...codegen.target import CodegenTarget
 from ...decisions import Support
-from ...types import DType
+from ...types import HALF_FLOATS, DType
 from ..kernel import Kernel, LoweredCall, NodeCall, Stage
 from ..portable.text import shape_text
 from ..portable.windows.pool import places_text, reducer_of, windows_text
@@ -47,7 +47,7 @@ def _stage(call: NodeCall, target: CodegenTarget) -> Stage:
     shape = pool_shape(call)
     kind = "uint8_t" if dtype is DType.BOOL else C_TYPES[dtype]
     reducer, part = reducer_of(call, dtype)
-    item = 4 if dtype in (DType.FLOAT16, DType.BFLOAT16) else max(dtype.bits // 8, 1)
+    item = 4 if dtype in HALF_FLOATS else max(dtype.bits // 8, 1)
     contiguous = shape.x[1] == 1 and shape.y[1] == 1 and reducer != "Mean"
     lanes = isa.lanes(item) if contiguous else 1
     rows, channels, tasks = shape.cut(target.config.max_threadgroup_3d_z, shape.channels, 4 * isa.lanes(item))

@@ -15,7 +15,7 @@ from ...codegen.expr.terms import STORAGE
 from ...codegen.loops.nest import Nest, indented, nest, offset_text
 from ...codegen.loops.plans import CONSTANT, LoopPlan, Operation
 from ...codegen.target import CodegenTarget
-from ...types import DType
+from ...types import HALF_FLOATS, DType
 from ..kernel import LoweredCall, NodeCall, Stage, operand_ref
 from ..portable.text import statement as plain_statement
 from ..spec.elementwise import in_place_of, signature, stem_of
@@ -34,7 +34,6 @@ __all__ = [
 NARROW = {"gelu": ("gelu", "gelu_tanh"), "sigmoid": ("sigmoid",), "silu": ("silu",), "silu_mul": ("silu",)}
 """Functions with a shorter approximation whose error is below the rounding of 16-bit results (``templates/cuda/narrow.cuh``)."""
 
-_16_BITS = (DType.BFLOAT16, DType.FLOAT16)
 _PACK_BYTES = 16
 """Bytes of the widest vector load."""
 _MAX_PACK = 8
@@ -81,7 +80,7 @@ def arguments_of(call: NodeCall, read: Sequence[int]) -> list[Argument]:
 
 def statement(plan: LoopPlan, operation: Operation) -> tuple[str, frozenset[str]]:
     """Return the line that computes an operation, and the parts of the prelude that it needs."""
-    if operation.op not in NARROW or operation.dtype not in _16_BITS:
+    if operation.op not in NARROW or operation.dtype not in HALF_FLOATS:
         return plain_statement(plan, operation)
     kind = STORAGE[operation.dtype]
     functions = {name: f"{name}_narrow<{kind}>" for name in NARROW[operation.op]}
@@ -92,7 +91,7 @@ def statement(plan: LoopPlan, operation: Operation) -> tuple[str, frozenset[str]
 def unrounded(plan: LoopPlan, value: str, dtype: DType) -> str:
     """Return the float32 value whose conversion to 16 bits a result of this dtype is, since the store rounds; else the result's value."""
     made = next((o for o in plan.operations if o.name == value and o.op == "cast"), None)
-    source = made.operands[0] if made is not None and made.dtype is dtype and dtype in _16_BITS else None
+    source = made.operands[0] if made is not None and made.dtype is dtype and dtype in HALF_FLOATS else None
     return source if isinstance(source, str) and plan.spec(source)[0] is DType.FLOAT32 else value
 
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from ...codegen.c_types import accumulator
 from ...codegen.loops.points import number, storage
 from ...decisions import Reason, Support
-from ...types import DType
+from ...types import HALF_FLOATS
 from ..kernel import NodeCall
 from ..spec.einsum import _Axes
 from ..spec.product import sizes
@@ -219,6 +219,6 @@ KERNELS = (
     ),
     TemplateKernel(
         "other/generated",
-        {"det": OpTemplate(_det, computes(dtypes=FLOATS - {DType.FLOAT16, DType.BFLOAT16}))},
+        {"det": OpTemplate(_det, computes(dtypes=FLOATS - HALF_FLOATS))},
     ),
 )

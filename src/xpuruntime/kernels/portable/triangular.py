@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from ...codegen.loops.points import storage
-from ...types import DType
+from ...types import HALF_FLOATS
 from ..kernel import NodeCall
 from ..spec.product import sizes
 from ..spec.support import FLOATS, computes
@@ -130,5 +130,5 @@ def _columns(call: NodeCall) -> TaskText:
     )
 
 
-_SOLVE = OpTemplate(_blocks, computes(dtypes=FLOATS - {DType.FLOAT16, DType.BFLOAT16}), _columns)
+_SOLVE = OpTemplate(_blocks, computes(dtypes=FLOATS - HALF_FLOATS), _columns)
 KERNELS = (TemplateKernel("triangular/generated", {"solve_triangular": _SOLVE}),)

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from ...ir import Graph
 from ...ir.build import GraphBuilder
-from ...types import DType, TensorSpec
+from ...types import HALF_FLOATS, DType, TensorSpec
 
 __all__ = ["Formula", "Writer"]
 
@@ -49,7 +49,7 @@ class Writer:
     def wide(self, value: str) -> str:
         """Return the value in float32 if it has 16 bits, else unchanged."""
         dtype = self.b.spec(value).dtype
-        return self.cast(value, DType.FLOAT32) if dtype in (DType.FLOAT16, DType.BFLOAT16) else value
+        return self.cast(value, DType.FLOAT32) if dtype in HALF_FLOATS else value
 
     def like(self, value: str, operand: str) -> str:
         """Return a value in the dtype of an operand."""

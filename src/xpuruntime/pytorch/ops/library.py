@@ -9,7 +9,7 @@ runs a formula, PyTorch's operators compute the op (``eager``, ``eager_backward`
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import torch
@@ -44,6 +44,7 @@ class TrainingOp:
     backward_attributes: name -> type of backward's attributes without ``wanted``. By default they are forward's.
     backward_values: computes the values of ``backward_attributes`` from forward's operands and attributes.
     one_gradient:   True if only the first result has a gradient.
+    second_gradient: attributes of backward that differ for the gradient of the second result, with their values.
     rows:           True if the op accepts leading dims before those of every operand, so that vmap needs only one call.
     """
 
@@ -63,6 +64,7 @@ class TrainingOp:
     dtypes: Callable[..., Sequence[torch.dtype]] | None = None
     gradient_dtypes: Callable[..., Sequence[torch.dtype]] | None = None
     one_gradient: bool = False
+    second_gradient: Mapping[str, Any] = field(default_factory=dict)
     rows: bool = False
 
     @property
@@ -221,8 +223,9 @@ def _first_order(op: TrainingOp) -> Callable[..., tuple[Any, ...]]:
         for i, grad in enumerate(grads[:1] if op.one_gradient else grads):
             if grad is None or not any(wanted):
                 continue
-            # Only linear has a second result with a gradient: the sum before the activation, so this gradient passes no activation.
-            attributes = ctx.attributes if i == 0 else ("none", *ctx.attributes[1:])
+            changed = op.second_gradient if i else {}
+            named = zip(op.of_backward, ctx.attributes, strict=True)
+            attributes = (changed.get(name, value) for name, value in named)
             operands = (grad, *ctx.saved_tensors)
             values = _dispatch(f"{op.name}_backward", *operands, *attributes, wanted, ctx.policy)
             wanted_positions = [p for p, w in zip(positions, wanted, strict=True) if w]

@@ -104,6 +104,7 @@ register(
         gradients=("x", "weight", "bias"),
         gradient_shapes=_linear_gradient_shapes,
         saved=("x", "weight", "result1"),
+        second_gradient={"activation": "none"},  # of the sum before the activation
     )
 )
 register(

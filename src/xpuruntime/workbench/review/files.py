@@ -18,7 +18,7 @@ from ...storage.files import read_regular
 from .receipt_file import output_states
 from .snapshot import Snapshot, of_lock, of_plan, of_program, of_receipt
 
-__all__ = ["read_snapshot"]
+__all__ = ["read_document", "read_snapshot"]
 
 _MAX_BYTES = 1 << 30
 
@@ -30,6 +30,18 @@ def read_snapshot(path: str | os.PathLike[str]) -> Snapshot:
     """
     if holds_program(path):
         return of_program(CompiledProgram.load(path), str(path))
+    data = read_document(path)
+    try:
+        return _READERS[data["format"]](data, str(path))
+    except FormatError as error:
+        raise FormatError(f"{error.who} {path}", error.what, got=error.got, do=error.do) from error
+
+
+def read_document(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return the JSON data of a plan, a receipt or a lock, whose ``format`` says which. Raises FormatError for any other file.
+
+    Of what ``xpu explain --json`` or ``xpu run --receipt --json`` printed, return the plan or the receipt in it.
+    """
     who = f"file {os.fspath(path)}"
     try:
         content = read_regular(Path(path), _MAX_BYTES)
@@ -40,18 +52,13 @@ def read_snapshot(path: str | os.PathLike[str]) -> Snapshot:
     except (ValueError, RecursionError) as error:
         got = "binary data" if isinstance(error, UnicodeDecodeError) else f"text that is not JSON ({error})"
         raise FormatError(who, _OTHER, got=got, do=_WRITE) from error
-    for key in ("receipt", "plan"):  # documents of commands
-        if isinstance(data, dict) and "format" not in data and isinstance(data.get(key), dict):
-            data = data[key]
+    if isinstance(data, dict) and "format" not in data:
+        data = next((data[k] for k in ("receipt", "plan") if isinstance(data.get(k), dict)), data)
     kind = data.get("format") if isinstance(data, dict) else None
-    reader = _READERS.get(kind) if isinstance(kind, str) else None
-    if reader is None:
+    if not isinstance(data, dict) or not isinstance(kind, str) or kind not in _READERS:
         got = repr(kind)[:80] if isinstance(data, dict) else type(data).__name__
         raise FormatError(who, _OTHER, got=f"format {got}", do=_WRITE)
-    try:
-        return reader(data, str(path))
-    except FormatError as error:
-        raise FormatError(f"{error.who} {path}", error.what, got=error.got, do=error.do) from error
+    return data
 
 
 _OTHER = "is not a plan, receipt, program or lock"

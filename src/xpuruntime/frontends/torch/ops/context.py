@@ -47,6 +47,15 @@ class ComplexPair(TensorRef):
     imaginary: str
 
 
+_CAST_ATTRS: dict[DType, dict[str, Any]] = {
+    DType.FLOAT8_E5M2: {"saturate": False},
+    DType.FLOAT8_E4M3FNUZ: {"saturate": False},
+    DType.FLOAT8_E5M2FNUZ: {"saturate": False},
+    DType.FLOAT8_E8M0FNU: {"saturate": False, "round_mode": "nearest"},
+}
+"""How PyTorch casts to 8-bit floats. float8_e4m3fn saturates, as in ONNX."""
+
+
 class AtenLoweringContext:
     """One call: arguments by the names of the op's schema, with defaults; results as PyTorch infers them.
 
@@ -171,7 +180,9 @@ class AtenLoweringContext:
 
     def cast(self, value: str, dtype: DType) -> str:
         """Return the value in another dtype; itself if it has that already."""
-        return value if self.spec(value).dtype is dtype else str(self.b.cast(value, dtype=dtype))
+        if self.spec(value).dtype is dtype:
+            return value
+        return str(self.b.cast(value, dtype=dtype, **_CAST_ATTRS.get(dtype, {})))
 
     def typed(self, operand: Any, dtype: DType) -> Any:
         """Return an operand in a dtype: a tensor is cast, a number stays."""

@@ -10,12 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ....codegen.loops.plans import Operation
-from ....types import DType
+from ....types import HALF_FLOATS, DType
 from ...spec.row_plan import RowNeeds
 
 __all__ = ["OnlineSoftmax", "online_softmax"]
-
-_16_BITS = (DType.FLOAT16, DType.BFLOAT16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +46,7 @@ def online_softmax(needs: RowNeeds) -> OnlineSoftmax | None:
         read = [needs.inputs[n] for n in needs.closure([value], set()) if n in needs.inputs]
         stored = [needs.results[y].spec.dtype for y in needs.element_results]
         if all(o.dtype is DType.FLOAT32 for o in (maximum, difference, power, total)) and all(
-            dtype in _16_BITS for dtype in (*(i.dtype for i in read), *stored)
+            dtype in HALF_FLOATS for dtype in (*(i.dtype for i in read), *stored)
         ):
             return OnlineSoftmax(at, value, maximum, power, total)
     return None
