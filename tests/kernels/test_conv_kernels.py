@@ -15,9 +15,11 @@ from xpuruntime.codegen.cpp.target import cpu_target
 from xpuruntime.ir import GraphBuilder
 from xpuruntime.kernels.cpu.conv.depthwise import CpuDepthwise
 from xpuruntime.kernels.cpu.conv.generated import GeneratedConv
+from xpuruntime.kernels.cpu.conv.windows import window_product
 from xpuruntime.kernels.cpu.tasks import LoopedTasks
 from xpuruntime.kernels.kernel import NodeCall, Operand
 from xpuruntime.kernels.portable.windows.conv import DeformedConv, NaiveConv
+from xpuruntime.kernels.spec.conv_shape import ConvShape
 from xpuruntime.types import DType, TensorSpec
 
 LEVELS = ("cpu:x86-64-v2", "cpu:x86-64-v3", "cpu:x86-64-v4", "cpu:x86-64-v4+bf16")
@@ -107,6 +109,45 @@ SHAPES = {
     },
     "few, cropping": {"c": 2, "o": 5, "size": (9, 17), "padding": [-1, -2, 0, -3], "kernel": (2, 4)},
     "few on a line": {"c": 4, "o": 5, "size": (47,), "padding": [3], "kernel": (5,), "stride": [3]},
+    "few, volume": {
+        "n": 2,
+        "c": 2,
+        "o": 9,
+        "size": (5, 6, 9),
+        "padding": [1, 2, 1],
+        "stride": [2, 1, 2],
+        "dilation": [1, 2, 1],
+        "kernel": (3, 3, 3),
+    },
+    "few, long lines": {"c": 13, "o": 19, "size": (5, 80), "kernel": (2, 17), "padding": [1, 3]},
+    "few, lines of several products": {
+        "n": 2,
+        "c": 12,
+        "o": 40,
+        "size": (9, 12),
+        "kernel": (7, 5),
+        "padding": [3, 2],
+    },
+    "few, long rows": {
+        "n": 2,
+        "c": 3,
+        "o": 7,
+        "size": (3, 4500),
+        "kernel": (2, 3),
+        "padding": [1, 1],
+        "stride": [1, 2],
+    },
+    "few, one row": {"c": 5, "o": 12, "size": (700,), "kernel": (9,), "padding": [4], "stride": [2]},
+    "few, one column": {"c": 3, "o": 12, "size": (70, 1), "kernel": (9, 1), "padding": [4, 0]},
+    "few, dilated column": {
+        "c": 16,
+        "o": 12,
+        "size": (30, 7),
+        "kernel": (5, 1),
+        "dilation": [3, 4],
+        "stride": [2, 3],
+    },
+    "few, beyond both ends": {"c": 2, "o": 3, "size": (2, 3), "kernel": (2, 2), "padding": [0, 90]},
     "several chunks": {"c": 70, "o": 40, "size": (8, 8), "padding": [1, 1]},
     "one pixel": {"c": 5, "o": 7, "size": (1, 1), "kernel": (1, 1)},
     "kernel beyond input": {"c": 4, "o": 3, "size": (2, 2), "kernel": (5, 5), "padding": [2, 2]},
@@ -158,6 +199,8 @@ TRANSPOSED = {
     "reversed": {"c": 6, "o": 5, "size": (5, 6), "kernel": (3, 2), "padding": [2, 0], "dilation": [1, 3]},
     "even": {"n": 2, "c": 6, "o": 40, "size": (6, 5), "stride": [2, 2], "padding": [1, 1], "output_padding": [1, 1]},
     "volume": {"c": 4, "o": 6, "size": (3, 2, 4), "kernel": (2, 3, 2), "stride": [2, 2, 2]},
+    "two runs of phases": {"n": 2, "c": 19, "o": 1, "size": (9,), "kernel": (20,), "stride": [8], "padding": [3]},
+    "runs of several filters": {"c": 5, "o": 6, "size": (3, 7), "kernel": (3, 8), "stride": [2, 5], "padding": [1, 2]},
     "few places": {"c": 6, "o": 5, "size": (1, 1), "kernel": (2, 2), "stride": [2, 2], "padding": [0, 0, 1, 1]},
 }  # fmt: skip
 
@@ -183,6 +226,98 @@ def test_pixels_are_read_as_they_lie(dtype):
 @pytest.mark.parametrize("name", ["three", "few channels", "grouped", "line", "volume", "several chunks"])
 def test_generated_takes_channels_that_lie_apart(name):
     conv(**SHAPES[name], last=False)
+
+
+# One input channel along one dim: products over overlapping windows.
+WINDOWS = {
+    "tall": {"o": 33, "size": (70, 19), "kernel": (65, 1)},
+    "tall, strided": {"n": 2, "o": 18, "size": (41, 21), "kernel": (7, 1), "stride": [3, 2]},
+    "tall, few columns": {"n": 2, "o": 18, "size": (41, 3), "kernel": (7, 1), "stride": [3, 1]},
+    "tall, padded and dilated": {"n": 2, "o": 9, "size": (23, 11), "kernel": (6, 1), "padding": [7, 1, 3, 0], "dilation": [3, 1]},
+    "wide": {"o": 20, "size": (5, 90), "kernel": (1, 64), "padding": [0, 32]},
+    "frames": {"n": 3, "o": 37, "size": (515,), "kernel": (41,), "stride": [16]},
+    "windows apart": {"o": 12, "size": (130,), "kernel": (3,), "stride": [7], "padding": [1, 4]},
+    "short, strided": {"n": 2, "o": 70, "size": (203,), "kernel": (10,), "stride": [5]},
+    "dilated": {"o": 16, "size": (90,), "kernel": (5,), "dilation": [9], "padding": [18]},
+    "one filter": {"n": 2, "o": 1, "size": (77,), "kernel": (11,)},
+    "one window": {"o": 40, "size": (33,), "kernel": (33,), "stride": [5]},
+    "cropping": {"n": 2, "o": 8, "size": (60,), "kernel": (4,), "padding": [-3, -2]},
+    "padding alone": {"o": 8, "size": (2, 3), "kernel": (2, 1), "padding": [6, 4], "stride": [1, 3]},
+    "long sums": {"o": 17, "size": (3100,), "kernel": (3001,)},
+    "volume": {"n": 2, "o": 6, "size": (9, 4, 5), "kernel": (4, 1, 1), "padding": [2, 0, 0]},
+    "depth of a volume's row": {"n": 2, "o": 6, "size": (3, 4, 25), "kernel": (1, 1, 4), "stride": [2, 1, 3]},
+    "empty batch": {"n": 0, "o": 8, "size": (20,), "kernel": (4,)},
+}  # fmt: skip
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("name", WINDOWS)
+@pytest.mark.parametrize("last", [True, False])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, ml_dtypes.bfloat16])
+def test_overlapping_windows(name, last, dtype):
+    shape = {"c": 1, "last": last, "dtype": dtype} | WINDOWS[name]
+    conv(**shape, split=5)
+    conv(**shape, residual=True, act="relu", bias=False)
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name", ["tall", "tall, padded and dilated", "frames", "short, strided", "wide"])
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
+def test_overlapping_windows_on_every_level(level, name, dtype):
+    for last in (True, False):
+        shape = {"c": 1, "last": last, "dtype": dtype, "target": level} | WINDOWS[name]
+        conv(**shape, residual=True, act="gelu", split=3)
+        conv(**shape, known=False, pad_to=16 if last else 1)
+        conv(**shape, residual=(1, WINDOWS[name]["o"], *[1] * len(shape["size"])))
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("name", ["tall", "tall, padded and dilated", "frames", "wide"])
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
+def test_what_is_no_number_stays_in_its_windows(bad, name, dtype):
+    shape = WINDOWS[name]
+    x = draw(7, shape.get("n", 1), 1, *shape["size"], dtype=dtype)
+    x.reshape(-1)[[0, x.size // 2, -1]] = bad
+    for last in (True, False):
+        conv(**({"c": 1, "last": last, "dtype": dtype} | shape), x=x)
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name", [n for n in SHAPES if n.startswith("few")])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, ml_dtypes.bfloat16])
+def test_lines_of_few_channels_on_every_level(level, name, dtype):
+    conv(**SHAPES[name], dtype=dtype, target=level, residual=True, act="relu", split=3)
+
+
+@pytest.mark.parametrize("name", ["few, volume", "few, one row", "few, lines of several products"])
+def test_what_is_no_number_stays_in_the_windows_of_few_channels(name):
+    shape = SHAPES[name]
+    x = draw(7, shape.get("n", 1), shape["c"], *shape["size"])
+    x.reshape(-1)[[0, x.size // 2, -1]] = np.nan
+    conv(**shape, x=x)
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
+def test_tall_kernels_of_few_channels(dtype):
+    for c in (1, 2, 3, 4):
+        shape = {"c": c, "o": 21, "size": (40, 13), "kernel": (17, 1), "dtype": dtype}
+        conv(**shape, n=2, padding=[3, 0, 5, 1], stride=[2, 1], split=4)
+        conv(**shape, dilation=[2, 1], act="relu", residual=True)
+
+
+def test_windows_are_read_in_place_without_padding():
+    def product_of(**options):
+        call = conv_call(1, 1, 8, (64, 20), (16, 1), **options)
+        return window_product(call, ConvShape.of(call))
+
+    assert product_of(padding=(0, 0)).padded is None
+    assert product_of(padding=(2, 0)).padded == (1, 1, 68, 20)
+    assert product_of(padding=(0, 0), stride=(2, 1)).product.batch == (1, 1, 25)
+    call = conv_call(1, 1, 8, (64, 20), (16, 3))
+    assert window_product(call, ConvShape.of(call)) is None
 
 
 @pytest.mark.sampled(2)

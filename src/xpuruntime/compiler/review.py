@@ -119,7 +119,9 @@ def review(
     laid: Graph = fused
     layouts: Layouts = {}
     if target.takes_fused and any(s.physical for s in steps):
-        laid, layouts = laid_out(fused, target.config.channel_alignment_bytes, target.any_layout)
+        laid, layouts = laid_out(
+            fused, target.config.channel_alignment_bytes, target.any_layout, target.row_major_conv
+        )
     chooser = _ReviewChooser(laid, target, policy.kernel, offers, phase, {n.name for n in fused.nodes})
     lower_with(laid, layouts, chooser)
     expanded = [_review_of(policy.kernel, n, f, "naive", (), "") for n, f in demands.expanded]

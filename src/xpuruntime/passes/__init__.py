@@ -190,11 +190,14 @@ def apply(step: GraphPass, graph: Graph, context: PassContext | None) -> Graph:
 
 
 def laid_out(
-    graph: Graph, alignment: int, agnostic: frozenset[str] = frozenset()
+    graph: Graph,
+    alignment: int,
+    agnostic: frozenset[str] = frozenset(),
+    row_major_conv: bool = False,
 ) -> tuple[Graph, layout.Layouts]:
     """Return the result of pass ``layout`` for a target: the graph with conversions, and the layouts of its values."""
     with part("pass layout", bug_types=(IrError,)):
-        return layout.assign_layouts(graph, alignment, agnostic)
+        return layout.assign_layouts(graph, alignment, agnostic, row_major_conv)
 
 
 def in_context(context: PassContext | None, precision: DType | None) -> PassContext:

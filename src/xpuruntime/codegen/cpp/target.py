@@ -28,6 +28,7 @@ class CppTarget(CodegenTarget):
     isa: IsaLevel
     kind = "cpu"
     takes_fused = True
+    row_major_conv = True
 
     def __init__(self, isa: IsaLevel, config: TargetConfig | None = None) -> None:
         self.isa = isa

@@ -285,48 +285,65 @@ static __attribute__((noinline)) void run(const Shape &s, const Blocks &g, const
 }
 
 // The same for few channels (a net's first layer), where gathering would take as long as the product: a block is `g.block` rows of
-// output pixels of an image; the input lines of their windows are copied once, with padding, and adjacent pixels read them with
-// stride BYTES. Lines hold `length` elements, `lines` of them a block. Scratch: lines | sums | bias of the tiles | offsets.
+// `columns` output pixels of a plane; the input lines of their windows are copied once, with padding, and adjacent pixels read them with
+// stride BYTES. Lines hold `length` elements, `lines` of them each plane of the kernel. Scratch: lines | sums | bias of the tiles | offsets.
 template <class M, class S, class A, int P, int NV, int BYTES>
-static __attribute__((noinline)) void run_lines(const Shape &s, const Blocks &g, int64_t lines, int64_t length, const S *x,
+static __attribute__((noinline)) void run_lines(const Shape &s, const Blocks &g, int64_t lines, int64_t length, int64_t columns, const S *x,
                                                 const void *filters, const S *bias, const S *residual, S *y, int64_t begin, int64_t end,
                                                 void *scratch) {
     typedef typename M::row row;
     typedef typename M::sum sum;
-    constexpr int64_t TILE = NV * lanes<typename M::V>;
+    constexpr int64_t TILE = NV * lanes<typename M::V>, CHUNK = CHUNK_BYTES<M> / sizeof(row);
     row *copied = (row *)scratch;
-    sum *sums = (sum *)(copied + lines * length), *start = sums + P * TILE;
-    int64_t *to = (int64_t *)(start + g.tiles * TILE), *with = to + g.block * s.out[2];
-    if (!s.images) return;
-    const int64_t blocks = g.blocks / s.images, run = s.kernel[2] * s.channels;
+    sum *sums = (sum *)(copied + s.kernel[0] * lines * length), *start = sums + P * TILE;
+    int64_t *to = (int64_t *)(start + g.tiles * TILE), *with = to + g.block * columns;
+    if (!(s.images * s.out[0] * s.out[1] * s.out[2])) return;
+    const int64_t across = (s.out[2] + columns - 1) / columns, down = g.blocks / s.images / s.out[0] / across;
+    const int64_t run = s.kernel[2] * s.channels, part = run < CHUNK ? run : CHUNK;     // of a line, per product
+    const int64_t together = part < run ? 1 : CHUNK / run < s.kernel[1] ? CHUNK / run : s.kernel[1];  // lines of a product
     while (begin < end) {
-        const int64_t tile = begin % g.tiles, image = begin / g.tiles / blocks, first = begin / g.tiles % blocks * g.block;
+        const int64_t tile = begin % g.tiles, block = begin / g.tiles, column = block % across * columns, first = block / across % down * g.block;
+        const int64_t depth = block / across / down % s.out[0], image = block / across / down / s.out[0];
         const int64_t count = g.tiles - tile < end - begin ? g.tiles - tile : end - begin;
         const int64_t many = s.out[1] - first < g.block ? s.out[1] - first : g.block;
+        const int64_t wide = s.out[2] - column < columns ? s.out[2] - column : columns;
         begin += count;
-        for (int64_t l = 0; l < lines; l++) {
-            row *line = copied + l * length;
-            const int64_t h = first * s.stride[1] - s.begin[1] + l;
-            const int64_t before = s.begin[2] * s.channels, whole = s.in[2] * s.channels;  // line[i] is the input's i - before
-            int64_t a = before > 0 ? before : 0, b = before + whole < length ? before + whole : length;
-            if (outside(h, s.in[1])) a = b = length;
-            if (b < a) b = a;
-            zero(line, a);
-            copy<VECTOR_BYTES / sizeof(row)>(line + a, x + image * s.x[0] + h * s.x[3] + a - before, b - a);
-            zero(line + b, length - b);
+        for (int64_t d = 0; d < s.kernel[0]; d++)
+            for (int64_t l = 0; l < lines; l++) {
+                row *line = copied + (d * lines + l) * length;
+                const int64_t z = depth * s.stride[0] - s.begin[0] + d * s.dilation[0], h = first * s.stride[1] - s.begin[1] + l;
+                // line[i] is the input's i - before
+                const int64_t before = (s.begin[2] - column * s.stride[2]) * s.channels, whole = s.in[2] * s.channels;
+                int64_t a = before > 0 ? before < length ? before : length : 0, b = before + whole < length ? before + whole : length;
+                if (outside(z, s.in[0]) || outside(h, s.in[1])) a = b = length;
+                if (b < a) b = a;
+                zero(line, a);
+                copy<VECTOR_BYTES / sizeof(row)>(line + a, x + image * s.x[0] + z * s.x[2] + h * s.x[3] + a - before, b - a);
+                zero(line + b, length - b);
+            }
+        for (int64_t r = 0; r < many; r++) {
+            Pixel at(s, ((image * s.out[0] + depth) * s.out[1] + first + r) * s.out[2] + column);
+            for (int64_t p = r * wide; p < (r + 1) * wide; p++, at.next(s)) to[p] = at.offset(s.y), with[p] = at.offset(s.r);
         }
-        Pixel at(s, (image * s.out[1] + first) * s.out[2]);
-        for (int64_t p = 0; p < many * s.out[2]; p++, at.next(s)) to[p] = at.offset(s.y), with[p] = at.offset(s.r);
         for (int64_t f = 0; f < count * TILE; f++)
             start[f] = tile * TILE + f < s.filters ? value_at<S, sum>(bias, tile * TILE + f) : 0;
         for (int64_t t = 0; t < count; t++) {
             const int64_t o = (tile + t) * TILE;
+            const row *packed = (const row *)filters + o * g.depth;
             for (int64_t r = 0; r < many; r++)
-                for (int64_t p = 0; p < s.out[2]; p += P) {
-                    const row *from = copied + r * s.stride[1] * length + p * s.stride[2] * s.channels;
-                    product<M, P, NV, BYTES>(from, (const row *)filters + o * g.depth, run, s.kernel[1], s.dilation[1] * length, sums,
-                                             start + t * TILE, (const char *)filters + o * g.depth * sizeof(row));
-                    finish<M, S, A, NV>(s, sums, to + r * s.out[2] + p, with + r * s.out[2] + p, s.out[2] - p < P ? s.out[2] - p : P,
+                for (int64_t p = 0; p < wide; p += P) {
+                    const sum *from = start + t * TILE;  // of the first product; the others add to its sums
+                    for (int64_t d = 0; d < s.kernel[0]; d++)
+                        for (int64_t h = 0; h < s.kernel[1]; h += together)
+                            for (int64_t k = 0; k < run; k += part) {
+                                const row *window = copied + (d * lines + r * s.stride[1] + h * s.dilation[1]) * length + p * s.stride[2] * s.channels;
+                                const row *taps = packed + ((d * s.kernel[1] + h) * run + k) * TILE;
+                                product<M, P, NV, BYTES>(window + k, taps, run - k < part ? run - k : part,
+                                                         s.kernel[1] - h < together ? s.kernel[1] - h : together, s.dilation[1] * length, sums,
+                                                         from, (const char *)taps);
+                                from = nullptr;
+                            }
+                    finish<M, S, A, NV>(s, sums, to + r * wide + p, with + r * wide + p, wide - p < P ? wide - p : P,
                                         s.filters - o < TILE ? s.filters - o : TILE, residual ? residual + o * s.r[1] : nullptr,
                                         y + o * s.y[1]);
                 }

@@ -167,7 +167,15 @@ static void gemm_pack(const S *b, int64_t k_stride, int64_t n_stride, int64_t k,
     Bits *out = (Bits *)to;
     constexpr int L = VECTOR_BYTES / (sizeof(S) < 4 ? 4 : sizeof(S));
     const int64_t across = pairs ? 2 : 1;
-    for (int64_t i = 0; i < (pairs ? (k + 1) / 2 * 2 : k); ++i) {
+    int64_t i = 0;
+    if constexpr (sizeof(S) == 2)
+        if (n_stride == 1 && pairs && n == NR)  // two contiguous rows at once
+            for (; i + 2 <= k; i += 2)
+                GEMM_UNROLL for (int j = 0; j < NR; j += L) {
+                    const auto even = raw<uint32_t>(load<L>(from + i * k_stride + j)), odd = raw<uint32_t>(load<L>(from + (i + 1) * k_stride + j));
+                    store<L>((uint32_t *)(out + i * NR) + j, even | odd << 16);
+                }
+    for (; i < (pairs ? (k + 1) / 2 * 2 : k); ++i) {
         Bits *row = pairs ? out + i / 2 * 2 * NR + i % 2 : out + i * NR;
         const int64_t filled = i < k ? n : 0;
         if (n_stride == 1 && !pairs && filled == NR)

@@ -158,7 +158,9 @@ def _lowered(graph: Graph, target: CodegenTarget, policy: Policy) -> None:
     graph = run_passes(graph, 3 if target.takes_fused else 1, context=context)
     layouts: Layouts = {}
     if target.takes_fused:
-        graph, layouts = assign_layouts(graph, target.config.channel_alignment_bytes, target.any_layout)
+        graph, layouts = assign_layouts(
+            graph, target.config.channel_alignment_bytes, target.any_layout, target.row_major_conv
+        )
     lower(graph, layouts, target, policy.kernel, offers)
 
 

@@ -2,7 +2,8 @@
 
 A task gathers the input windows of a block of pixels into its scratch and multiplies them by packed filters; a register tile of pixels by
 vectors of filters accumulates. Constant filters are packed at load. A 1x1 convolution is a plain GEMM that reads its input in place
-(``pointwise``). A transposed convolution with constant filters is several ordinary ones (``phases``). ``NaiveConv`` supports the remaining nodes.
+(``pointwise``), and so is one of one channel along one dim, whose windows overlap (``windows``). A transposed convolution with constant
+filters is several ordinary ones (``phases``). ``NaiveConv`` supports the remaining nodes.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from .depthwise import CpuDepthwise
 from .phases import Phase, phases, repeated_bias
 from .pointwise import pixels_apart, pointwise
 from .tiling import ConvTiling, tiling
+from .windows import lower_windows, window_product
 
 __all__ = ["KERNELS"]
 
@@ -95,6 +97,9 @@ class GeneratedConv(Kernel):
         product = pointwise(call, shape, target)
         if product is not None:
             return lower_product(call, product, target, stem=stem_of("conv", shape))
+        windows = window_product(call, shape)
+        if windows is not None:
+            return lower_windows(call, shape, windows, target)
         weight = call.tensor(1)
         split_phases = phases(call, shape) if weight.is_weight else None
         if split_phases is not None:
@@ -130,7 +135,7 @@ def _lower_phases(
         else:
             weights[1] = packed
         stages.append(_product_stage(call, phase.shape, tile, filters, phase))
-    bias = repeated_bias(call, split_phases[0])
+    bias = repeated_bias(call, split_phases)
     if bias is not None:
         weights[2] = bias
     return LoweredCall(tuple(stages), weights=weights, extra_weights=extra_weights, accumulates=_sums(dtype))
@@ -151,7 +156,7 @@ def _product_stage(
         run = f"run_tiles<act::{act_of(call)}>(shape, blocks"
     elif tile.lines[0]:
         step = shape.stride[2] * shape.channels * tile.row_bytes
-        run = f"run_lines<{kind}, {step}>(shape, blocks, {tile.lines[0]}, {tile.lines[1]}"
+        run = f"run_lines<{kind}, {step}>(shape, blocks, {', '.join(map(str, tile.lines))}"
     body = (
         f"  static const conv::Shape shape = {shape_text(shape)};\n"
         f"  static const conv::Blocks blocks = {tile.text()};\n"

@@ -2,13 +2,12 @@
 
 With stride s, output position ``q * s + phase`` uses tap t at input ``(q * s + phase + begin - t * dilation) / s`` where that is an integer, which is
 every s-th tap. So each phase is a convolution of stride 1 with its part of the taps in reverse, and its results are s positions apart. Nothing
-is scattered or computed twice (Shi et al. 2016, "Is the deconvolution layer the same as a convolutional layer?", arXiv:1609.07009). Phases
-of a row that read the same input positions become one convolution with more filters, if their results are contiguous.
+is scattered or computed twice (Shi et al. 2016, "Is the deconvolution layer the same as a convolutional layer?", arXiv:1609.07009). Neighboring
+phases of a row that read the same input positions become one convolution with more filters, if their results are contiguous.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -91,19 +90,17 @@ def phases(call: NodeCall, shape: ConvShape) -> tuple[Phase, ...] | None:
     """Return the ordinary convolutions of a transposed one; None if a phase has no tap, or a strided dim is dilated."""
     if not shape.transposed or not shape.pixels or not shape.filters:
         return None
-    dims = [_lines(shape, d) for d in range(3)]
-    if any(lines is None for lines in dims):
+    depth, height, width = (_lines(shape, d) for d in range(3))
+    if depth is None or height is None or width is None:
         return None
-    lines_of_dims = [lines or () for lines in dims]
-    merged = len(lines_of_dims[2]) if _mergeable(call, shape, lines_of_dims[2]) else 1
-    if merged > 1:
-        lines_of_dims[2] = lines_of_dims[2][:1]
-    return tuple(_phase(shape, lines, merged) for lines in itertools.product(*lines_of_dims))
+    runs = _runs(width) if _mergeable(call, shape) else [(line, 1) for line in width]
+    return tuple(_phase(shape, (d, h, w), merged) for d in depth for h in height for w, merged in runs)
 
 
-def repeated_bias(call: NodeCall, phase: Phase) -> Packed | None:
-    """Return the bias repeated for each merged phase; None if the node's own bias fits."""
+def repeated_bias(call: NodeCall, split_phases: Sequence[Phase]) -> Packed | None:
+    """Return the bias repeated for each phase of the largest merged one, of which the others read the beginning; None if the node's own bias fits."""
     bias = call.optional(2)
+    phase = max(split_phases, key=lambda p: p.merged)
     if bias is None or phase.merged == 1:
         return None
     count, filters = phase.merged, phase.shape.filters // phase.merged
@@ -134,16 +131,27 @@ def _lines(shape: ConvShape, d: int) -> tuple[_Line, ...] | None:
     return tuple(lines)
 
 
-def _mergeable(call: NodeCall, shape: ConvShape, lines: Sequence[_Line]) -> bool:
-    """Return whether all phases of a row read the same positions, and their results are contiguous in filter order."""
-    same = len(lines) == shape.stride[2] > 1 and len({line.signature for line in lines}) == 1
-    ordered = [line.first for line in lines] == [lines[0].first + i for i in range(len(lines))]
+def _runs(lines: Sequence[_Line]) -> list[tuple[_Line, int]]:
+    """Return the runs of consecutive phases that read the same positions with consecutive taps: the first phase of each, and their number."""
+    runs: list[tuple[_Line, int]] = []
+    for line in lines:
+        if runs:
+            first, count = runs[-1]
+            if line.signature == first.signature and line.first == first.first + count:
+                runs[-1] = (first, count + 1)
+                continue
+        runs.append((line, 1))
+    return runs
+
+
+def _mergeable(call: NodeCall, shape: ConvShape) -> bool:
+    """Return whether the results of the phases of a row are contiguous in filter order, and the bias can be repeated."""
     bias = call.optional(2)
     known = bias is None or (bias.is_weight and bias.spec.rank == 1)
     residual = call.op == "fused_convolution" and call.optional(3) is not None
     steps = [shape.y, *([shape.r] if residual else [])]
     dense = all(s[4] == shape.filters * s[1] or shape.filters == 1 for s in steps)
-    return same and ordered and known and dense and shape.groups == 1
+    return known and dense and shape.groups == 1
 
 
 def _phase(shape: ConvShape, lines: Sequence[_Line], merged: int) -> Phase:

@@ -21,8 +21,15 @@ _AMX_TILE = 32
 _ACCUMULATOR_BYTES = 256 * 1024
 """Bytes of partial sums in scratch: a quarter of the L2 cache of current server cores."""
 
-_FEW_CHANNELS = 4
-"""Maximum channels for the line kernel. A row of so few channels takes as long to gather as to multiply."""
+_FEW_CHANNELS, _MAX_STRIDE = 16, 4
+"""Maximum channels and stride for the line kernel. A row of so few channels takes as long to gather as to multiply."""
+
+_MAX_RUN_PRODUCTS = 400
+"""Maximum products of a contiguous run of a window and all filters for the line kernel, where gathered rows would be multiplied as pairs of bfloat16:
+twice as fast (docs/development/kernel-notes.md)."""
+
+_MAX_COLUMNS = 2048
+"""Maximum columns of a block of the line kernel. Its input lines and offsets stay in the L2 cache."""
 
 # Relative time of a product by vectors per tile (docs/development/kernel-notes.md).
 _TILE_COST = {1: 1.10, 2: 1.0, 3: 1.005, 4: 1.01}
@@ -39,7 +46,9 @@ class ConvTiling:
     block, blocks: pixels of a task, and blocks of pixels.
     tiles:    tiles of ``tile`` filters.
     tiles_per_gather: tiles of filters that share gathered rows.
-    lines:    for few channels: the input lines that a block reads (``block`` then counts rows of pixels), and the elements of each.
+    lines:    for few channels: the input lines that a block reads per plane of the kernel (``block`` then counts rows of pixels), the elements of
+              each, and the columns of a block.
+    planes:   planes of the kernel, for ``lines``.
     """
 
     arithmetic: str
@@ -51,7 +60,8 @@ class ConvTiling:
     blocks: int
     tiles: int
     tiles_per_gather: int
-    lines: tuple[int, int] = (0, 0)
+    lines: tuple[int, int, int] = (0, 0, 0)
+    planes: int = 1
 
     @property
     def tile(self) -> int:
@@ -67,9 +77,9 @@ class ConvTiling:
     def scratch_bytes(self) -> int:
         """Bytes of scratch: gathered rows, partial sums, biases, two offsets per pixel. ``run_lines`` has input lines in place of rows."""
         if self.lines[0]:
-            count, length = self.lines
+            count, length, columns = self.lines
             sums = (self.pixels + self.tiles) * self.tile
-            return (count * length + sums) * self.row_bytes + 16 * self.block * length + 64
+            return (self.planes * count * length + sums) * self.row_bytes + 16 * self.block * columns + 64
         padded = -(-self.block // self.pixels) * self.pixels
         chunk = _CHUNK_BYTES[self.arithmetic]
         single_block = self.depth * self.row_bytes <= chunk
@@ -90,8 +100,9 @@ def tiling(shape: ConvShape, dtype: DType, target: CodegenTarget) -> ConvTiling:
     config = target.config
     if dtype is DType.BFLOAT16 and "amx-bf16" in isa.features and _fills_tiles(shape):
         return _amx_tiling(shape, config.max_threadgroup_3d_xy * config.max_threadgroup_3d_z)
-    by_lines = _by_lines(shape)
-    pairs = not by_lines and dtype is DType.BFLOAT16 and "avx512bf16" in isa.features
+    pairs = dtype is DType.BFLOAT16 and "avx512bf16" in isa.features
+    by_lines = _by_lines(shape, pairs)
+    pairs = pairs and not by_lines
     kind = "Bf16Pairs" if pairs else "F64" if dtype is DType.FLOAT64 else "F32"
     lanes = isa.lanes(8 if kind == "F64" else 4)
     # Registers without those of the operands.
@@ -145,36 +156,38 @@ def _amx_tiling(shape: ConvShape, max_pixels: int) -> ConvTiling:
     )
 
 
-def _by_lines(shape: ConvShape) -> bool:
-    """Return whether whole input lines are faster than gathered rows: few contiguous channels, one plane, no gaps between taps."""
-    plain = (
-        shape.groups == 1
-        and not shape.transposed
-        and shape.dilation[2] == 1
-        and shape.kernel[0] == shape.size[0] == 1
-    )
-    contiguous = shape.x[1] == 1 and shape.x[4] == shape.channels and shape.begin[0] == 0
-    return (
-        plain
-        and contiguous
-        and 0 < shape.channels <= _FEW_CHANNELS
-        and shape.kernel[2] > 1
-        and shape.stride[2] <= _FEW_CHANNELS
-    )
+def _by_lines(shape: ConvShape, pairs: bool) -> bool:
+    """Return whether whole input lines are faster than gathered rows: few contiguous channels, no gaps between taps.
+
+    pairs: whether gathered rows are multiplied as pairs of bfloat16. The line kernel multiplies float32.
+    """
+    plain = shape.groups == 1 and not shape.transposed and (shape.dilation[2] == 1 or shape.kernel[2] == 1)
+    contiguous = shape.x[1] == 1 and (shape.x[4] == shape.channels or shape.size[2] == 1)
+    few = 0 < shape.channels <= _FEW_CHANNELS and shape.stride[2] <= _MAX_STRIDE
+    short = not pairs or shape.kernel[2] * shape.channels * shape.filters <= _MAX_RUN_PRODUCTS
+    return plain and contiguous and few and short and shape.taps > 1
 
 
 def _line_tiling(
     shape: ConvShape, kind: str, lanes: int, vectors: int, max_pixels: int, tiles: int, rows: int
 ) -> ConvTiling:
-    """Return blocks of at most ``rows`` rows of pixels, fewer where tasks would be few. Register tiles do not cross rows."""
-    height, width = shape.out[1], max(shape.out[2], 1)
-    rows = max(1, min(rows, height, shape.images * height * tiles // TASKS))
+    """Return blocks of at most ``rows`` rows of pixels, fewer where tasks would be few. Register tiles do not cross rows.
+
+    Rows are split in columns if they are long, or if whole rows are few tasks.
+    """
+    height, width, planes = shape.out[1], max(shape.out[2], 1), shape.images * shape.out[0]
+    rows = max(1, min(rows, height, planes * height * tiles // TASKS))
     pixels = min(
         range(max_pixels, max(1, max_pixels // 2) - 1, -1), key=lambda p: -(-width // p) * (p + 0.25)
     )
+    row_blocks = max(1, planes * -(-height // rows))
+    across = max(-(-width // _MAX_COLUMNS), min(-(-TASKS // (row_blocks * tiles)), width // (2 * max_pixels)))
+    columns = min(-(-width // max(across, 1) // pixels) * pixels, width)
     count = (rows - 1) * shape.stride[1] + (shape.kernel[1] - 1) * shape.dilation[1] + 1
-    reach = (-(-width // pixels) * pixels - 1) * shape.stride[2] + shape.kernel[2]
+    reach = (-(-columns // pixels) * pixels - 1) * shape.stride[2] + shape.kernel[2]
     length = -(-reach * shape.channels // 16) * 16
-    blocks = max(1, shape.images * -(-height // rows))
-    depth = shape.taps * shape.channels
-    return ConvTiling(kind, lanes, pixels, vectors, depth, rows, blocks, tiles, tiles, (count, length))
+    blocks = row_blocks * -(-width // columns)
+    return ConvTiling(
+        kind, lanes, pixels, vectors, shape.taps * shape.channels, rows, blocks, tiles, tiles,
+        (count, length, columns), shape.kernel[0],
+    )  # fmt: skip
