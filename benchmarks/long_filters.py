@@ -3,7 +3,7 @@
     python benchmarks/long_filters.py [--shapes stft ...] [--threads 1 2] [--precisions float32 bfloat16] [--rounds 5] [--beside] [--keep]
 
 A model is one convolution with bias, seeded. Every engine runs in a process of its own, is compared with PyTorch in float64 first, and takes turns
-with the others. A time is the least of all runs. A ratio is the time of the fastest peer over ours, so over 1 means that we are faster. ONNX Runtime
+with the others. A time is the median of the rounds, each of which is the median of its runs. A ratio is the time of the fastest peer over ours, so over 1 means that we are faster. ONNX Runtime
 has no bfloat16 convolution on CPUs.
 """
 
@@ -13,6 +13,7 @@ import argparse
 import math
 import multiprocessing as mp
 import os
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
@@ -186,7 +187,7 @@ def _worker(pipe: Connection, engine: str, threads: int) -> None:
     run: Callable[[], Any] | None = None
     while (order := pipe.recv()) is not None:
         if order == "run" and run is not None:
-            pipe.send(_least(run))
+            pipe.send(_once(run))
             continue
         name, precision = order
         try:
@@ -199,17 +200,14 @@ def _worker(pipe: Connection, engine: str, threads: int) -> None:
             pipe.send(f"{type(error).__name__}: {str(error)[:120]}")
 
 
-def _least(run: Callable[[], Any]) -> float:
-    """Return the seconds of the fastest run."""
-    best, begun = math.inf, time.perf_counter()
-    for i in range(1_000_000):
+def _once(run: Callable[[], Any]) -> float:
+    """Return the median seconds of the runs of a round, at least three."""
+    times: list[float] = []
+    while len(times) < 3 or sum(times) < ROUND_SECONDS:
         start = time.perf_counter()
         run()
-        now = time.perf_counter()
-        best = min(best, now - start)
-        if i >= 3 and now - begun > ROUND_SECONDS:
-            break
-    return best
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
 
 
 def measure(names: Sequence[str], precision: str, threads: int, rounds: int) -> list[dict[str, Any]]:
@@ -227,21 +225,22 @@ def measure(names: Sequence[str], precision: str, threads: int, rounds: int) -> 
             pipe.send((name, precision))
             errors[engine] = pipe.recv()
         usable = [e for e, error in errors.items() if isinstance(error, float) and error <= LIMITS[precision]]
-        best = dict.fromkeys(usable, math.inf)
+        times: dict[str, list[float]] = {engine: [] for engine in usable}
         for _ in range(rounds):
             for engine in usable:
                 workers[engine][1].send("run")
-                best[engine] = min(best[engine], workers[engine][1].recv())
+                times[engine].append(workers[engine][1].recv())
+        seconds = {engine: statistics.median(rounds_of) for engine, rounds_of in times.items()}
         row: dict[str, Any] = {"shape": name, "precision": precision, "threads": threads}
         row |= {"mflop": round(SHAPES[name].mflop, 1), "errors": errors}
-        row |= {"ms": {e: round(t * 1e3, 4) for e, t in best.items()}}
-        peers = [e for e in best if e != "native"]
-        if peers and "native" in best:
-            peer = min(peers, key=lambda e: best[e])
-            row |= {"best_peer": peer, "ratio": round(best[peer] / best["native"], 3)}
+        row |= {"ms": {e: round(t * 1e3, 4) for e, t in seconds.items()}}
+        peers = [e for e in seconds if e != "native"]
+        if peers and "native" in seconds:
+            peer = min(peers, key=lambda e: seconds[e])
+            row |= {"best_peer": peer, "ratio": round(seconds[peer] / seconds["native"], 3)}
         rows.append(row)
-        times = ", ".join(f"{e} {t:.3f} ms" for e, t in row["ms"].items())
-        print(f"{name:32} {precision} {threads}: {times}; ratio {row.get('ratio')}", flush=True)
+        text = ", ".join(f"{e} {t:.3f} ms" for e, t in row["ms"].items())
+        print(f"{name:32} {precision} {threads}: {text}; ratio {row.get('ratio')}", flush=True)
         for engine in set(errors) - set(usable):
             print(f"    {engine}: {errors[engine]}", flush=True)
     for process, pipe in workers.values():

@@ -37,9 +37,9 @@ def graph_of(
     return b.build()
 
 
-def conversions(graph: ir.Graph, row_major_conv: bool = True) -> list[str]:
+def conversions(graph: ir.Graph, row_major_taps: int = 128) -> list[str]:
     """The values that conversions read."""
-    laid, layouts = assign_layouts(graph, row_major_conv=row_major_conv)
+    laid, layouts = assign_layouts(graph, row_major_taps=row_major_taps)
     laid.check()
     assert {o.name for o in laid.outputs} == {o.name for o in graph.outputs}
     assert layouts.keys() <= laid.values.keys()
@@ -59,7 +59,7 @@ def test_results_of_one_channel_are_row_major(x, w, attrs):
     for options in ({}, {"then": "cumsum"}, {"then": "cumsum", "keep": True}):
         graph = graph_of(x, w, **attrs, **options)
         assert not conversions(graph)
-        assert len(conversions(graph, row_major_conv=False)) == 1
+        assert len(conversions(graph, row_major_taps=0)) == 1
 
 
 @pytest.mark.parametrize(
@@ -74,12 +74,12 @@ def test_results_of_one_channel_are_row_major(x, w, attrs):
 )
 def test_other_results_are_converted(x, w, attrs):
     graph = graph_of(x, w, **attrs)
-    assert conversions(graph) == conversions(graph, row_major_conv=False) != []
+    assert conversions(graph) == conversions(graph, row_major_taps=0) != []
 
 
 def test_results_that_are_read_channels_last_stay_so():
     graph = graph_of((2, 1, 90, 9), (8, 1, 64, 1), then="max_pool", keep=True)
-    assert conversions(graph) == conversions(graph, row_major_conv=False)
+    assert conversions(graph) == conversions(graph, row_major_taps=0)
     assert len(conversions(graph)) == 2
 
 

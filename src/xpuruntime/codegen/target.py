@@ -43,7 +43,7 @@ class CodegenTarget(ABC):
     kind:        which of our own kernels are for it (``cpu``, ``cuda``); empty for a target that brings its own.
     takes_fused: whether kernels exist for fused nodes and other layouts. If not, the compiler runs only the basic passes, on dense values.
     any_layout:  ops whose kernels are equally fast in every layout, so that no layout conversion is inserted for them.
-    row_major_conv: whether convolutions of one input channel are as fast with row-major results.
+    row_major_taps: maximum taps of a strided filter for which convolutions of one input channel are as fast with row-major results; 0: none is.
     few_rows:    maximum rows for which a decoder's layer is fused with its norm or gate. For more rows, other kernels read the weight faster.
     few_rows_16_bits: the same for products of 16-bit floats.
     gates_many_rows: whether a kernel multiplies more rows of 16-bit floats with the gate in its epilogue.
@@ -62,7 +62,7 @@ class CodegenTarget(ABC):
     kind: str = ""
     takes_fused: bool = False
     any_layout: frozenset[str] = frozenset()
-    row_major_conv: bool = False
+    row_major_taps: int = 0
     few_rows: int = 8
     few_rows_16_bits: int = 8
     gates_many_rows: bool = False

@@ -193,11 +193,11 @@ def laid_out(
     graph: Graph,
     alignment: int,
     agnostic: frozenset[str] = frozenset(),
-    row_major_conv: bool = False,
+    row_major_taps: int = 0,
 ) -> tuple[Graph, layout.Layouts]:
     """Return the result of pass ``layout`` for a target: the graph with conversions, and the layouts of its values."""
     with part("pass layout", bug_types=(IrError,)):
-        return layout.assign_layouts(graph, alignment, agnostic, row_major_conv)
+        return layout.assign_layouts(graph, alignment, agnostic, row_major_taps)
 
 
 def in_context(context: PassContext | None, precision: DType | None) -> PassContext:

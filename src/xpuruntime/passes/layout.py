@@ -42,9 +42,6 @@ _CHANNELS = frozenset(
         "local_response_norm",
     ]
 )
-_MAX_PACKED_TAPS = 128
-"""Maximum taps of a strided filter for a row-major result (docs/development/kernel-notes.md)."""
-
 # In addition to all pointwise ops. Their kernels support any strides.
 _AGNOSTIC = frozenset(
     [
@@ -77,20 +74,20 @@ def channels_last(spec: TensorSpec, alignment: int = 0) -> Layout | None:
 
 
 def assign_layouts(
-    graph: Graph, alignment: int = 0, agnostic: frozenset[str] = frozenset(), row_major_conv: bool = False
+    graph: Graph, alignment: int = 0, agnostic: frozenset[str] = frozenset(), row_major_taps: int = 0
 ) -> tuple[Graph, Layouts]:
     """Return the graph with conversions, and the layout of every value that is not dense.
 
     alignment: bytes to which channels are padded. agnostic: ops of kind ``channels`` that count as ``agnostic`` on this target.
-    row_major_conv: whether convolutions of one channel store row-major results if nothing reads channels-last ones (``CodegenTarget``).
+    row_major_taps: maximum taps of a strided filter with which convolutions of one channel store row-major results (``CodegenTarget``).
     """
     if not any(n.op in _CHANNELS and n.outputs[0].spec is not None and n.spec.rank > 2 for n in graph.nodes):
         return graph, {}
     laid, layouts = _LayoutAssignment(graph, alignment, agnostic).done()
-    return _row_major(laid, layouts) if row_major_conv else (laid, layouts)
+    return _row_major(laid, layouts, row_major_taps) if row_major_taps else (laid, layouts)
 
 
-def _row_major(graph: Graph, layouts: Layouts) -> tuple[Graph, Layouts]:
+def _row_major(graph: Graph, layouts: Layouts, taps: int) -> tuple[Graph, Layouts]:
     """Return the graph where convolutions that only a conversion to row-major reads store row-major results themselves."""
     editor, left = Editor(graph), dict(layouts)
     for reader in graph.nodes:
@@ -100,14 +97,14 @@ def _row_major(graph: Graph, layouts: Layouts) -> tuple[Graph, Layouts]:
         if conv is None or conv.op not in ("convolution", "fused_convolution"):
             continue
         result = conv.outputs[0].name
-        if result in layouts and graph.only_user(result) is reader and _stores_rows(graph, conv):
+        if result in layouts and graph.only_user(result) is reader and _stores_rows(graph, conv, taps):
             editor.forward(reader.outputs[0].name, result)
             editor.remove(reader)
             del left[result]
     return editor.done(keep_dead=True), left
 
 
-def _stores_rows(graph: Graph, node: Node) -> bool:
+def _stores_rows(graph: Graph, node: Node, max_taps: int) -> bool:
     """Return whether a convolution of one channel along one dim stores row-major results faster than a copy of channels-last ones.
 
     Windows that are a stride apart are packed element by element, which takes longer than the copy if the filter is long.
@@ -117,7 +114,7 @@ def _stores_rows(graph: Graph, node: Node) -> bool:
     if filters[1] != 1 or node.attrs["groups"] != 1 or node.attrs.get("transposed") or len(taps) != 1:
         return False
     count, stride = taps[0]
-    return stride == 1 or (isinstance(count, int) and count <= _MAX_PACKED_TAPS)
+    return stride == 1 or (isinstance(count, int) and count <= max_taps)
 
 
 class _LayoutAssignment:

@@ -28,7 +28,7 @@ class CppTarget(CodegenTarget):
     isa: IsaLevel
     kind = "cpu"
     takes_fused = True
-    row_major_conv = True
+    row_major_taps = 128  # docs/development/kernel-notes.md
 
     def __init__(self, isa: IsaLevel, config: TargetConfig | None = None) -> None:
         self.isa = isa

@@ -159,7 +159,7 @@ def _lowered(graph: Graph, target: CodegenTarget, policy: Policy) -> None:
     layouts: Layouts = {}
     if target.takes_fused:
         graph, layouts = assign_layouts(
-            graph, target.config.channel_alignment_bytes, target.any_layout, target.row_major_conv
+            graph, target.config.channel_alignment_bytes, target.any_layout, target.row_major_taps
         )
     lower(graph, layouts, target, policy.kernel, offers)
 

@@ -75,20 +75,20 @@ def _by_filters(call: NodeCall, shape: ConvShape, steps: tuple[int, ...], dim: i
     first = next(d for d in range(4) if all(even_stride(out[d:], v[d:]) is not None for v in (moves, y, r)))
     if _few(out, first) or (math.prod(out[first:]) > 1 and even_stride(out[first:], y[first:]) != 1):
         return None
-    batch = _lead(out, first)
+    batch = out[:first]
     w = call.tensor(1).spec.physical.strides
     terms = []
     if call.optional(2) is not None:
         terms.append(Term(2, call.tensor(2), (*(0,) * len(batch), 1, 0)))
     if _has_residual(call):
         terms.append(
-            Term(3, call.tensor(3), (*_lead(r, first), shape.r[1], even_stride(out[first:], r[first:]) or 0))
+            Term(3, call.tensor(3), (*r[:first], shape.r[1], even_stride(out[first:], r[first:]) or 0))
         )
     return Product(
         1, 0, batch, (shape.filters,), math.prod(out[first:]), shape.taps,
         (*(0,) * len(batch), w[0], w[_weight_dim(shape, dim)]),
-        (*_lead(moves, first), steps[1 + dim] * shape.dilation[dim], even_stride(out[first:], moves[first:]) or 0),
-        (*_lead(y, first), shape.y[1], 1), tuple(terms), act=act_of(call),
+        (*moves[:first], steps[1 + dim] * shape.dilation[dim], even_stride(out[first:], moves[first:]) or 0),
+        (*y[:first], shape.y[1], 1), tuple(terms), act=act_of(call),
     )  # fmt: skip
 
 
@@ -104,29 +104,24 @@ def _by_windows(call: NodeCall, shape: ConvShape, steps: tuple[int, ...], dim: i
     first = next(d for d in range(4) if even_stride(out[d:], moves[d:]) is not None)
     if _few(out, first):
         return None
-    batch, rows = _lead(out, first), out[first:]
+    batch, rows = out[:first], out[first:]
     w = call.tensor(1).spec.physical.strides
     terms = []
     if call.optional(2) is not None:
         terms.append(Term(2, call.tensor(2), (*(0,) * len(batch + rows), 1)))
     if _has_residual(call):
-        terms.append(Term(3, call.tensor(3), (*_lead(r, first), *r[first:], shape.r[1])))
+        terms.append(Term(3, call.tensor(3), (*r[:first], *r[first:], shape.r[1])))
     return Product(
         0, 1, batch, rows, shape.filters, shape.taps,
-        (*_lead(moves, first), *moves[first:], tap),
+        (*moves[:first], *moves[first:], tap),
         (*(0,) * len(batch), w[_weight_dim(shape, dim)], w[0]),
-        (*_lead(y, first), *y[first:], 1), tuple(terms), act=act_of(call),
+        (*y[:first], *y[first:], 1), tuple(terms), act=act_of(call),
     )  # fmt: skip
 
 
 def _window_steps(shape: ConvShape, steps: tuple[int, ...]) -> tuple[int, ...]:
     """Return the strides between windows over images and space."""
     return (steps[0], *(s * n for s, n in zip(steps[1:], shape.stride, strict=True)))
-
-
-def _lead(values: tuple[int, ...], first: int) -> tuple[int, ...]:
-    """Return what is before ``first``: the part that concerns the product's batch dims."""
-    return values[:first]
 
 
 def _few(out: Sequence[int], first: int) -> bool:
