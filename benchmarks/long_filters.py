@@ -260,6 +260,8 @@ def main() -> int:
     parser.add_argument("--keep", action="store_true", help="write benchmarks/results/long_filters.json")
     options = parser.parse_args()
     names = [n for n in SHAPES if not options.shapes or any(part in n for part in options.shapes)]
+    if not names:
+        parser.error(f"no shape has one of {options.shapes} in its name; the names are {', '.join(SHAPES)}")
     result: dict[str, Any] = {"machine": facts("torch", "onnxruntime", "numpy")}
     rows = [
         row
