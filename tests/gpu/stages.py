@@ -1,6 +1,7 @@
 """Every check and measurement that needs an NVIDIA GPU, step by step, with a table of outcomes at the end.
 
     scripts/test-gpu 1|2|3|4|5|6|7|8 [--results FOLDER]   a stage: build, then its steps, in under ten minutes
+    scripts/test-gpu all --devices 0,1                   every stage, one step at a time on each GPU; a second call goes on
     scripts/test-gpu --only kernels,models              those steps
     python tests/gpu/stages.py --dry-run                   print the plan; try every script and its arguments without a device
 
@@ -17,9 +18,12 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 import xml.etree.ElementTree as ET
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -125,13 +129,15 @@ STEPS: tuple[Step, ...] = (
 STAGES = tuple(sorted({s.stage for s in STEPS} - {0}))
 
 
-def chosen(stage: int, only: Sequence[str]) -> list[Step]:
-    """Return the steps of a stage, or the named ones. Raise SystemExit for an unknown name."""
+def chosen(stage: str, only: Sequence[str]) -> list[Step]:
+    """Return the steps of a stage (or of ``all``), or the named ones. Raise SystemExit for an unknown name."""
     known = {s.name: s for s in STEPS}
     missing = [n for n in only if n not in known]
     if missing:
         raise SystemExit(f"no step {', '.join(missing)}: there are {', '.join(known)}")
-    return [known[n] for n in only] if only else [s for s in STEPS if s.stage == stage]
+    if only:
+        return [known[n] for n in only]
+    return [s for s in STEPS if (s.stage > 0 if stage == "all" else str(s.stage) == stage)]
 
 
 def line_of(step: Step, out: Path) -> list[str]:
@@ -156,8 +162,11 @@ def line_of(step: Step, out: Path) -> list[str]:
     return ["bash", "-c", step.command[0].replace(FILE, str(out)).replace("python ", f"{sys.executable} ")]
 
 
-def run(step: Step, results: Path, left: float) -> dict[str, Any]:
-    """Run a step. Return its outcome (``holds``, ``does not hold``, ``out of time`` or ``not run``) and the rows of its file."""
+def run(step: Step, results: Path, left: float, device: str = "") -> dict[str, Any]:
+    """Run a step on the GPU of this index (every GPU by default).
+
+    Return its outcome (``holds``, ``does not hold``, ``out of time`` or ``not run``) and the rows of its file.
+    """
     out = results / (step.result or f"{step.name}.json")
     limit = min(step.seconds, left)
     row: dict[str, Any] = {"step": step.name, "check": step.check, "limit_s": round(limit), "rows": []}
@@ -169,6 +178,8 @@ def run(step: Step, results: Path, left: float) -> dict[str, Any]:
         step.kind != PYTHON
     ):  # with a PyTorch thread per core in every worker, workers would wait for each other
         environment |= {"OMP_NUM_THREADS": str(max(2, (os.cpu_count() or 1) // WORKERS))}
+    if device:
+        environment |= {"CUDA_VISIBLE_DEVICES": device}
     out.unlink(missing_ok=True)
     started = time.perf_counter()
     # In a process group of its own, so that its children are killed with it.
@@ -190,6 +201,43 @@ def run(step: Step, results: Path, left: float) -> dict[str, Any]:
         "seconds": round(time.perf_counter() - started, 1),
         "rows": rows_of(out),
     }
+
+
+def run_all(
+    steps: Sequence[Step],
+    passed: Sequence[dict[str, Any]],
+    results: Path,
+    left: Callable[[], float],
+    devices: Sequence[str],
+    table: Path,
+) -> list[dict[str, Any]]:
+    """Run the steps that have not passed, one at a time per device, on several devices the longest first. Write the table after each."""
+    names, done, lock = {p["step"] for p in passed}, list(passed), threading.Lock()
+    waiting = deque(s for s in steps if s.name not in names)
+    if len(devices) > 1:
+        waiting = deque(sorted(waiting, key=lambda s: -s.seconds))
+
+    def work(device: str) -> None:
+        while True:
+            with lock:
+                if not waiting:
+                    return
+                step = waiting.popleft()
+            row = run(step, results, left(), device)
+            with lock:
+                done.append(row)
+                write(table, {"machine": machine(gpu_name()), "sources": sources(), "steps": done})
+
+    with ThreadPoolExecutor(len(devices)) as pool:
+        list(pool.map(work, devices))
+    return done
+
+
+def sources() -> str:
+    """Return a digest of what the steps run."""
+    parts = ("src", "cpp", "tests", "benchmarks/cuda")
+    command = [sys.executable, str(ROOT / "scripts" / "digest"), *(str(ROOT / p) for p in parts)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def counted(out: Path) -> None:
@@ -311,7 +359,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Return 1 if a step did not hold."""
     parser = argparse.ArgumentParser(description=str(__doc__).split("\n", 1)[0])
     parser.add_argument(
-        "stage", nargs="?", type=int, choices=STAGES, help="which stage; all of them with --dry-run alone"
+        "stage",
+        nargs="?",
+        choices=[*map(str, STAGES), "all"],
+        help="which stage; all of them with --dry-run alone",
     )
     parser.add_argument(
         "--results", type=Path, default=ROOT / "benchmarks" / "results", help="folder of the files"
@@ -320,21 +371,31 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--seconds", type=float, default=540.0, help="after which no further step begins or goes on"
     )
+    parser.add_argument(
+        "--devices", default="", metavar="A,B", help="indices of the GPUs; each runs a step at a time"
+    )
     parser.add_argument("--dry-run", action="store_true")
     args = parser.parse_args(argv)
     only = [n for n in args.only.split(",") if n]
     if args.dry_run:
-        wrong = dry_run(chosen(args.stage, only) if args.stage or only else STEPS)
+        wrong = dry_run(chosen(args.stage or "", only) if args.stage or only else STEPS)
         print("\n".join(["", *wrong]) if wrong else "every script and argument is there")
         return 1 if wrong else 0
     if not args.stage and not only:
         parser.error(f"name a stage ({', '.join(map(str, STAGES))}) or steps with --only")
-    begun, done = time.perf_counter(), list[dict[str, Any]]()
+    begun = time.perf_counter()
     args.results.mkdir(parents=True, exist_ok=True)
     name = f"stages-{args.stage or 'some'}.json"
-    for step in chosen(args.stage, only):
-        done.append(run(step, args.results.resolve(), args.seconds - (time.perf_counter() - begun)))
-        write(args.results / name, {"machine": machine(gpu_name()), "steps": done})
+    before = read(args.results / name) if args.stage == "all" else {}
+    same = before.get("sources") == sources()
+    done = run_all(
+        chosen(args.stage or "", only),
+        [s for s in before.get("steps", ()) if same and s["outcome"] == "holds"],
+        args.results.resolve(),
+        lambda: args.seconds - (time.perf_counter() - begun),
+        args.devices.split(","),
+        args.results / name,
+    )
     print("\n" + "\n".join(table(done)))
     return 0 if all(s["outcome"] == "holds" for s in done) else 1
 

@@ -92,6 +92,31 @@ def test_a_step_that_fails_or_hangs_does_not_stop_the_next(
     assert json.loads((tmp_path / "bad.json").read_text())["machine"]["command"].startswith("echo")
 
 
+def test_all_stages_share_the_gpus_and_a_second_call_runs_what_has_not_passed(
+    stages: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def steps(last: str) -> None:
+        note = f"echo $CUDA_VISIBLE_DEVICES >> {tmp_path}"
+        commands = {"a": f"{note}/a; sleep 0.5", "b": f"{note}/b; sleep 0.5", "c": f"{note}/c; {last}"}
+        monkeypatch.setattr(
+            stages, "STEPS", tuple(stages.Step(n, 1, stages.SHELL, (c,), 60) for n, c in commands.items())
+        )
+
+    monkeypatch.setattr(stages, "SHORTEST", 0.5)
+    call = ["all", "--devices", "3,5", "--results", str(tmp_path)]
+    steps("false")
+    assert stages.main(call) == 1
+    assert {(tmp_path / n).read_text() for n in "ab"} == {"3\n", "5\n"}, "at the same time, on a GPU each"
+    steps("true")
+    assert stages.main(call) == 0
+    assert [len((tmp_path / n).read_text().split()) for n in "abc"] == [1, 1, 2]
+    found = json.loads((tmp_path / "stages-all.json").read_text())["steps"]
+    assert {s["step"]: s["outcome"] for s in found} == dict.fromkeys("abc", "holds")
+    monkeypatch.setattr(stages, "sources", lambda: "others")
+    assert stages.main(call) == 0
+    assert [len((tmp_path / n).read_text().split()) for n in "abc"] == [2, 2, 3], "other sources: all again"
+
+
 def test_parts_go_on_after_a_failure_and_rows_have_limits(machine: ModuleType, tmp_path: Path) -> None:
     def fails(report: object, args: object) -> None:
         raise ValueError("broken")
