@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 from support.device_under_test import named
 from support.narrow_chains import PAIRS, check_chains
-from support.native import check, compile_native
+from support.native import check, run_native
 
 from xpuruntime import ir
 from xpuruntime.codegen.expr.expression import POINTWISE, why_not
 from xpuruntime.codegen.expr.terms import COMPUTED
 from xpuruntime.errors import IrError
-from xpuruntime.runtime import Executor
 from xpuruntime.types import DType, TensorSpec
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
@@ -206,12 +205,10 @@ def test_every_float_of_16_bits_is_stored_as_it_is(level: str) -> None:
     feeds = {d: np.arange(65536, dtype=np.uint16).view(DType(d).numpy) for d in ("float16", "bfloat16")}
     for dtype in feeds:
         b.output(f"y_{dtype}", b.neg(b.input(dtype, f"{dtype}[65536]")))
-    program = compile_native(b.build(), feeds, target=level)
-    with Executor(program) as executor:
-        results = executor.run_arrays(list(feeds.values()))
+    results = run_native(b.build(), feeds, target=level)
     with np.errstate(all="ignore"):
-        for got, x in zip(results, feeds.values(), strict=True):
-            number = ~np.isnan(x)
+        for dtype, x in feeds.items():
+            got, number = results[f"y_{dtype}"], ~np.isnan(x)
             assert np.array_equal(got.view(np.uint16)[number], x.view(np.uint16)[number] ^ 0x8000)
             assert np.isnan(got[~number]).all()
 

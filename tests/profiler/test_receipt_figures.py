@@ -57,6 +57,10 @@ def model():
     return made
 
 
+NAMED_TIME = 0.9
+"""Smallest share of the time that is in named steps, on a busy machine; tests/gpu/attribution.py wants 0.99 of an idle one."""
+
+
 def receipt_of(source, engine, store):
     if engine != "native":
         pytest.importorskip(engine)
@@ -75,7 +79,7 @@ def test_every_node_is_named_or_has_a_reason(engine, tmp_path):
     assert found.unexplained == ()
     assert found.node_share == 1.0
     assert found.named + found.explained == found.nodes == 11
-    assert found.time_share >= 0.99
+    assert found.time_share >= NAMED_TIME
     reasons = receipt.evidence["r0"].explained
     assert not any("unknown" in why for why in reasons.values())
     assert "depends on no input" in reasons["folded"]
@@ -108,7 +112,7 @@ def test_the_models_of_the_demo_are_attributed(engine, name, tmp_path):
             pytest.skip(f"{package} is not installed (examples/zoo/requirements.txt)")
     receipt = receipt_of(MODELS[name].onnx_path(), engine, tmp_path)
     assert receipt.attribution.unexplained == ()
-    assert receipt.attribution.time_share >= 0.99
+    assert receipt.attribution.time_share >= NAMED_TIME
     assert not any("unknown" in why for e in receipt.evidence.values() for why in e.explained.values())
 
 

@@ -17,7 +17,8 @@ import numpy as np
 from ..errors import InputError
 from ..program.program import CompiledProgram
 from ..protocols import Array
-from ..runtime import Communicator, Executor, Weights
+from ..runtime import Communicator, Executor, Weights, empty_pinned
+from ..runtime.backends.base import RuntimeBackend
 from ..runtime.execution.demands import SETTLED
 from ..storage.store import Store
 from ..types import DType
@@ -36,7 +37,7 @@ from .decoder import COUNTS, SOURCE
 from .decoding.sources import source_inputs, source_rows
 from .reorder import reorder_program
 
-__all__ = ["Further", "Steps"]
+__all__ = ["Further", "Steps", "fetched_array"]
 
 Further: TypeAlias = "Callable[[str], tuple[CompiledProgram, Weights]]"
 
@@ -44,6 +45,15 @@ _CACHES = ("keys", "values", "latent")
 """Kinds of states that belong to the decoder's texts."""
 _IDLE_SETTINGS, _IDLE_NUMBERS = (0.0, 1.0, float("inf"), 1.0, 0.0, 0.0), (0, 0, 0, 0, 0)
 """Operands of ``sample_token`` for rows without a text."""
+
+
+def fetched_array(shape: tuple[int, ...], dtype: DType, backend: RuntimeBackend) -> Array:
+    """Return an array of zeros that runs of this backend fetch large outputs into: page-locked where the device copies into it directly."""
+    if not backend.stages:
+        return np.zeros(shape, dtype.numpy)
+    array = empty_pinned(shape, dtype, backend)
+    array.fill(0)
+    return array
 
 
 def _lengths(names: Collection[str], named: Callable[[int], str]) -> list[int]:
@@ -99,7 +109,7 @@ class Steps:
             executor.bind(weights)
         self._source: list[Array] = [np.ones(batch, np.int64)] if self.encoders else []
         self.token = np.zeros(batch, np.int64)
-        self.logits = np.zeros((batch, vocab), dtype.numpy)
+        self.logits = fetched_array((batch, vocab), dtype, self.decode.backend)
         self._checked = np.zeros((0, vocab), dtype.numpy)
 
     def _open(self, program: CompiledProgram, entry: str) -> Executor:
@@ -210,7 +220,8 @@ class Steps:
         inputs[0][0], inputs[1][0] = np.asarray(tokens, np.int64)[rows], rows + start
         last = np.arange(1, self.batch + 1, dtype=np.int64) * length - 1
         if len(self._checked) != self.batch * length:
-            self._checked = np.zeros((self.batch * length, self._vocab), self._dtype.numpy)
+            shape = (self.batch * length, self._vocab)
+            self._checked = fetched_array(shape, self._dtype, self.decode.backend)
         self._run(executor, [*inputs, last], [self.token, self._checked])
         return self._checked[:count]
 

@@ -16,6 +16,7 @@ from ..answers import Source
 from ..build import DECODE, ENCODE, SAMPLE
 from ..decoding.sources import source_inputs
 from ..paged import PagedCache
+from ..steps import fetched_array
 from .build import entry_name
 from .scheduler import Chunk
 
@@ -51,7 +52,7 @@ class BatchSteps:
         self._open(encoders, program, weights)
         self._encoders = {int(name.rpartition("_")[2]): name for name in encoders}
         self.token = np.zeros(results, np.int64)
-        self.logits = np.zeros((results, vocab), dtype.numpy)
+        self.logits = fetched_array((results, vocab), dtype, next(iter(self._opened.values())).backend)
 
     def _open(self, entries: Sequence[str], program: CompiledProgram, weights: Weights) -> None:
         first = next(iter(self._opened.values()), None)

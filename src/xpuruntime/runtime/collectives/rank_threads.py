@@ -41,11 +41,19 @@ class RankThreads:
         self._boxes = PeerBoxes([c.backend for c in self.communicators], largest)
         return self._boxes
 
-    def run(self, work: Callable[[int], _T]) -> list[_T]:
-        """Call ``work`` with each rank at the same time, and return the results by rank. If one fails, the group ends; its error is raised."""
+    def run(self, work: Callable[[int], _T], queue_first: Callable[[int], object] | None = None) -> list[_T]:
+        """Call ``work`` with each rank at the same time, and return the results by rank. If one fails, the group ends; its error is raised.
+
+        queue_first: called by the caller's thread with each rank but 0, to queue what ``work`` waits for.
+        """
         futures: list[Future[_T]] = [Future() for _ in self.communicators]
-        for queue, future in zip(self._queues, futures[1:], strict=True):
+        for rank, (queue, future) in enumerate(zip(self._queues, futures[1:], strict=True), start=1):
             future.add_done_callback(self._ended)
+            if queue_first is not None:
+                _do(queue_first, rank, queued := Future[object]())
+                if (error := queued.exception()) is not None:
+                    future.set_exception(error)
+                    continue
             queue.put((work, future))
         futures[0].add_done_callback(self._ended)
         _do(work, 0, futures[0])

@@ -8,6 +8,7 @@ names it. A policy with ``algorithm`` or ``choice`` pins an entry of cuBLASLt's 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -107,7 +108,7 @@ class _Native:
 
 def _native(p: Product, dtype: DType) -> _Native | None:
     """Return the terms if cuBLASLt's epilogue computes all that follows the product; else None."""
-    if p.act not in LIBRARY_ACTS or len(p.terms) > 2:
+    if p.act not in LIBRARY_ACTS or len(p.terms) > 2 or not _factor_is_exact(p):
         return None
     terms = _Native()
     for term in p.terms:
@@ -118,6 +119,11 @@ def _native(p: Product, dtype: DType) -> _Native | None:
             return None
         terms = extended
     return terms
+
+
+def _factor_is_exact(p: Product) -> bool:
+    """Return whether a library may multiply parts of the sums by the factor: infinite parts of both signs would add to NaN."""
+    return math.isfinite(p.alpha)
 
 
 def _native_term(p: Product, term: Term, terms: _Native) -> _Native | None:
@@ -210,7 +216,7 @@ class Cublas(Kernel):
     def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
         """Lower the call to one library call, and an epilogue stage if there is an epilogue."""
         p = product_of(call).flat()
-        plain = not p.terms and p.act == "none"
+        plain = not p.terms and p.act == "none" and _factor_is_exact(p)
         return _lower(call, p, "cublas", "gemm", _Native() if plain else None, {})
 
 
