@@ -7,6 +7,7 @@ import pytest
 from support.kernel_cases import check_cases
 from support.kernel_inputs import EVERY, FLOATS, Cases, channels_last, levels
 
+from xpuruntime.ir.interp.resize import grid_sample
 from xpuruntime.kernels.cpu import movement
 from xpuruntime.kernels.cpu.tasks import LoopedTasks
 from xpuruntime.kernels.portable import creation, narrow, quant
@@ -60,6 +61,32 @@ def test_grids(target: str) -> None:
         c.add("affine_grid", c.array(2, 2, 3, dtype=dtype), size=[2, 3, 5, 6], align_corners=True)
         c.add("affine_grid", c.array(2, 3, 4, dtype=dtype), size=[2, 3, 5, 6, 1], align_corners=False)
     assert check_cases(c, target=target) == []
+
+
+@pytest.mark.parametrize("mode", ["linear", "nearest", "cubic"])
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+def test_grid_positions_that_are_no_places(padding: str, mode: str) -> None:
+    """NaN, infinite and huge positions give what PyTorch computes, from the interpreter and the kernel."""
+    torch = pytest.importorskip("torch")
+    c = Cases(KERNELS)
+    x, grid = c.array(2, 3, 5, 6), c.array(2, 4, 7, 2)
+    odd = np.array([np.nan, np.inf, -np.inf, 1e30, -1e30, 3e9], np.float32)
+    if padding == "reflection":  # float32, as in PyTorch, has no remainder of a huge number
+        odd[3:] = np.nan
+    grid[0, 0, :6, 0] = grid[0, 1, :6, 1] = odd
+    grid[1, 2, :6] = odd[:, None]
+    for aligned in (True, False):
+        how = {"mode": mode, "padding_mode": padding, "align_corners": aligned}
+        c.add("grid_sample", x, grid, **how)
+        pytorch = torch.nn.functional.grid_sample(
+            torch.from_numpy(x),
+            torch.from_numpy(grid),
+            **how | {"mode": {"linear": "bilinear", "cubic": "bicubic"}.get(mode, mode)},
+        )
+        with np.errstate(invalid="ignore"):
+            ours = grid_sample(x, grid, **how)
+        np.testing.assert_allclose(ours, pytorch, rtol=1e-4, atol=1e-5)
+    assert check_cases(c) == []
 
 
 @pytest.mark.parametrize("target", levels())
