@@ -13,9 +13,9 @@ from .graph_builder import Exporter, NodeExport, done, full_padding
 __all__ = ["EXPORTERS"]
 
 
-def _reduced(e: NodeExport, op: str, value: str, *, out: bool = False) -> str:
+def _reduced(e: NodeExport, op: str, value: str, *, out: bool = False, keep: bool | None = None) -> str:
     """Add a Reduce op; its axes are an input from opset 18 on (ReduceSum: 13)."""
-    axes, keep = list(e["dim"]), int(e["keepdim"])
+    axes, keep = list(e["dim"]), int(e["keepdim"] if keep is None else keep)
     if not axes and e.spec().rank:  # a reduction over no axis
         if e.opset < 18:
             raise IrError(
@@ -83,9 +83,26 @@ def _var(e: NodeExport) -> None:
     e.add("Identity", [squares], out=True)
 
 
+def _logsumexp(e: NodeExport) -> None:
+    """Write logsumexp as its definition. ReduceLogSumExp of ONNX Runtime 1.31 gives -inf if the first of several elements is -inf."""
+    dtype = e.node.spec.dtype
+    x = e.operand(0, dtype)
+    largest = _reduced(e, "ReduceMax", x, keep=True)
+    finite = e.add("Less", [e.add("Abs", [largest]), e.constant(math.inf, dtype)])
+    shift = e.add("Where", [finite, largest, e.constant(0, dtype)])
+    total = _reduced(e, "ReduceSum", e.add("Exp", [e.add("Sub", [x, shift])]))
+    if not e["keepdim"]:
+        shift = _reduced(e, "ReduceMax", shift)
+    e.add("Add", [e.add("Log", [total]), shift], out=True)
+
+
 def _norm(e: NodeExport) -> None:
     p, dtype = e["ord"], e.node.spec.dtype
     x = e.operand(0, dtype)
+    if p == 0:
+        nonzero = e.add("Not", [e.add("Equal", [x, e.constant(0, dtype)])])
+        _reduced(e, "ReduceSum", e.cast(nonzero, dtype), out=True)
+        return
     if p in (1.0, 2.0):
         _reduced(e, f"ReduceL{int(p)}", x, out=True)
     elif math.isinf(p):
@@ -251,7 +268,7 @@ EXPORTERS: dict[str, Exporter] = {
     "fused_convolution": _fused_conv,
     "fused_linear": _fused_linear,
     "linear": _linear,
-    "logsumexp": _reduce("ReduceLogSumExp"),
+    "logsumexp": _logsumexp,
     "matmul": _plain("MatMul"),
     "matmul_integer": _plain("MatMulInteger"),
     "max": _extreme("ReduceMax", "ArgMax"),

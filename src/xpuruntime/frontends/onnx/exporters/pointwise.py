@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-from ....errors import IrError
 from ....types import DType
 from .graph_builder import Exporter, NodeExport, done
 
@@ -125,14 +124,52 @@ def _shift(direction: str) -> Exporter:
     def export(e: NodeExport) -> None:
         dtype = e.common()
         if dtype.is_signed:
-            raise IrError(
-                f"{e.node.op} %{e.node.name}",
-                "ONNX supports shifts of unsigned integers only",
-                got=dtype.value,
-            )
+            _signed_shift(e, direction, dtype)
+            return
         e.add("BitShift", [e.operand(0, dtype), e.operand(1, dtype)], out=True, direction=direction)
 
     return export
+
+
+def _signed_shift(e: NodeExport, direction: str, dtype: DType) -> None:
+    """Write a shift of signed integers in uint64, since ONNX shifts unsigned ones only. To the right the sign is kept."""
+    if e.opset < 12:
+        raise e.no("opsets below 12 have no Min of integers")
+    wide = DType.INT64
+    x, count = e.operand(0, wide), e.add("Min", [e.operand(1, wide), e.constant(63, wide)])
+    negative, ones = e.add("Less", [x, e.constant(0, wide)]), e.constant(-1, wide)
+    right = direction == "RIGHT"
+    if right:  # of a negative number its complement is shifted
+        x = e.add("Where", [negative, e.add("Sub", [ones, x]), x])
+    operands = [e.cast(x, DType.UINT64), e.cast(count, DType.UINT64)]
+    shifted = e.cast(e.add("BitShift", operands, direction=direction), wide)
+    if right:
+        shifted = e.add("Where", [negative, e.add("Sub", [ones, shifted]), shifted])
+    e.to(shifted, dtype, wide)
+
+
+def _atan2(e: NodeExport) -> None:
+    """Write atan2 as the angle in the first quadrant, moved by the signs of both operands. Zeros have signs, too."""
+    dtype = e.node.spec.dtype
+    y, x = e.operand(0, dtype), e.operand(1, dtype)
+    height, width, zero = e.add("Abs", [y]), e.add("Abs", [x]), e.constant(0, dtype)
+    ratio = e.add("Div", [height, width])
+    ratio = e.add("Where", [e.add("Equal", [height, width]), e.constant(1, dtype), ratio])  # inf / inf
+    ratio = e.add("Where", [e.add("Equal", [y, zero]), zero, ratio])
+    angle = e.add("Atan", [ratio])
+    mirrored = e.add("Sub", [e.constant(math.pi, dtype), angle])
+    angle = e.add("Where", [_has_sign(e, x, dtype), mirrored, angle])
+    # A factor: ONNX Runtime's Where writes -0 as 0. It is NaN where x is, which y = 0 would hide.
+    sign = e.add("Where", [_has_sign(e, y, dtype), e.constant(-1, dtype), e.constant(1, dtype)])
+    sign = e.add("Where", [e.add("Equal", [x, x]), sign, x])
+    e.add("Mul", [angle, sign], out=True)
+
+
+def _has_sign(e: NodeExport, value: str, dtype: DType) -> str:
+    """Add the test of a sign bit. The reciprocal of -0 is -inf."""
+    zero = e.constant(0, dtype)
+    of_zero = e.add("Less", [e.add("Div", [e.constant(1, dtype), value]), zero])
+    return e.add("Or", [e.add("Less", [value, zero]), of_zero])
 
 
 def _pow(e: NodeExport) -> None:
@@ -232,6 +269,7 @@ def _trunc(e: NodeExport) -> None:
 EXPORTERS: dict[str, Exporter] = {
     **{name: _unary(op) for name, op in _SAME.items()},
     **{name: _binary(op) for name, op in _BINARY.items()},
+    "atan2": _atan2,
     "bitcast": lambda e: done(e.add("BitCast", [e.operand(0)], out=True, to=e.builder.numbers[e["dtype"]])),
     "bitwise_left_shift": _shift("LEFT"),
     "bitwise_not": _bitwise_not,
