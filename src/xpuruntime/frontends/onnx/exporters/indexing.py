@@ -226,7 +226,7 @@ def _embedding_bag(e: NodeExport) -> None:
     count, bags = spec.shape[0], e.node.spec.shape[0]
     if spec.rank != 1 or not isinstance(count, int) or not isinstance(bags, int):
         raise e.no("bags of indices whose number is symbolic")
-    if mode == "max" and len(e.outs) > 3 or e.opset < 18:
+    if (mode == "max" and len(e.outs) > 3) or e.opset < 18:
         raise e.no("the indices of maxima, or opsets below 18")
     offsets, positions = e.operand(2, DType.INT64), e.constant(np.arange(count)[:, None], DType.INT64)
     starts = e.add("Slice", [offsets, e.ints([0]), e.ints([bags]), e.ints([0])])
