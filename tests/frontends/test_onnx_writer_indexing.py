@@ -53,6 +53,7 @@ CASES: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
     ("select_scatter", (X, values(5, 6)), {"dim": 0, "index": 0}),
     ("masked_scatter", (X, X > 0.3, values(200)), {}),
     ("masked_scatter", (X, X[0] > 0.3, values(10, 12)), {}),
+    ("masked_scatter", (X, X > 99, values(0)), {}),
     ("diagonal", (X,), {"offset": 1, "dim1": 0, "dim2": 2}),
     ("diagonal", (X,), {"offset": -2, "dim1": 2, "dim2": 1}),
     (
@@ -144,6 +145,18 @@ def written(op: str, operands: Any, attrs: Any, outputs: int = 1) -> ir.Graph:
     for i, name in enumerate([results] if isinstance(results, str) else results[:outputs]):
         b.output(f"y{i}" if i else "y", name)
     return b.build()
+
+
+def test_a_mask_without_true_elements_reads_no_source() -> None:
+    """As ``x[mask] = y[mask]`` writes it, whose source is empty then."""
+    b = ir.GraphBuilder("g")
+    b.input("x", "float32[4, 3]"), b.input("mask", "bool[4, 3]"), b.input("source", "float32[n]")
+    b.output("y", b.masked_scatter("x", "mask", "source"))
+    session = ort.InferenceSession(to_onnx(b.build()).SerializeToString(), providers=["CPUExecutionProvider"])
+    feeds = {"x": X[:, :3, 0].copy(), "mask": np.zeros((4, 3), bool), "source": np.zeros(0, np.float32)}
+    np.testing.assert_array_equal(session.run(None, feeds)[0], feeds["x"])
+    with pytest.raises(Exception, match="out of data bounds"):  # fewer source elements than true ones
+        session.run(None, feeds | {"mask": np.ones((4, 3), bool), "source": np.ones(11, np.float32)})
 
 
 def test_windows_of_a_symbolic_batch() -> None:

@@ -279,17 +279,18 @@ def _open_first(size: Sequence[DimLike]) -> Sequence[DimLike]:
 
 
 def _masked_scatter(e: NodeExport) -> None:
-    """Write masked_scatter: each true element of the mask takes the source element of its rank; the others keep x."""
-    if 0 in e.spec(2).shape or not e.spec(0).rank or not e.spec(1).rank:
-        raise e.no("an empty source, or a scalar")
-    if e.opset < 12:
-        raise e.no("opsets below 12 have no Max of integers")
+    """Write masked_scatter: each true element of the mask takes the source element of its rank; the others keep x.
+
+    An element before the source is what is read before the first true one, since the source may be empty.
+    """
+    if not e.spec(0).rank or not e.spec(1).rank:
+        raise e.no("a scalar")
     shape = e.builder.dims(list(e.node.spec.shape))
     mask = e.add("Expand", [e.operand(1), shape])
     flat = e.add("Reshape", [e.cast(mask, DType.INT64), e.ints([-1])])
-    number = e.add("Sub", [e.add("CumSum", [flat, e.constant(0, DType.INT64)]), e.ints([1])])
-    number = e.add("Max", [number, e.ints([0])])
+    number = e.add("CumSum", [flat, e.constant(0, DType.INT64)])
     source = e.add("Reshape", [e.operand(2), e.ints([-1])])
+    source = e.add("Concat", [e.constant([0], e.spec(2).dtype), source], axis=0)
     selected = e.add("Reshape", [e.add("Gather", [source, number], axis=0), shape])
     e.add("Where", [mask, selected, e.operand(0)], out=True)
 
