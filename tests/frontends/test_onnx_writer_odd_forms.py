@@ -95,3 +95,29 @@ def test_adaptive_pools_with_windows_of_unequal_size(op: str, size: list[int]) -
     x[0, 1, 2, 3] = math.inf
     on_both(op, x, output_size=size)
     on_both(op, values(2, 3, 7), output_size=size[:1])
+
+
+def test_remainders_of_large_integers() -> None:
+    """ONNX Runtime computes Mod with fmod=1 in float64."""
+    x = np.array([2**62 + 12345, -(2**62) - 12345, 7, -7])
+    on_both("fmod", x, np.array([1000003, 1000003, 2, 2]))
+
+
+def test_unsigned_integers_are_negated() -> None:
+    on_both("neg", np.array([0, 1, 255], np.uint8))
+
+
+@pytest.mark.parametrize("op", ["softmax", "log_softmax"])
+def test_softmax_of_a_scalar(op: str) -> None:
+    on_both(op, values(), dim=0)
+
+
+def test_average_with_a_divisor_of_its_own() -> None:
+    window = {"kernel_size": [3, 2], "stride": [2, 1], "padding": [1, 0], "dilation": [1, 1], "divisor": 5}
+    on_both("avg_pool", values(2, 3, 6, 7), **window)
+
+
+def test_results_without_elements() -> None:
+    """ONNX Runtime expands a dim of 1 to 0 as 1."""
+    on_both("expand", np.zeros((2, 3, 1), np.int64), size=[2, 3, 0])
+    on_both("sum", np.zeros((2, 0), np.float32), dim=[0])

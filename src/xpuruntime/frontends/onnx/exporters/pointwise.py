@@ -12,7 +12,7 @@ __all__ = ["EXPORTERS"]
 _SAME = {
     "abs": "Abs", "acos": "Acos", "acosh": "Acosh", "asin": "Asin", "asinh": "Asinh", "atan": "Atan", "atanh": "Atanh",
     "ceil": "Ceil", "clone": "Identity", "cos": "Cos", "cosh": "Cosh", "erf": "Erf", "exp": "Exp",
-    "floor": "Floor", "log": "Log", "neg": "Neg", "reciprocal": "Reciprocal", "relu": "Relu",
+    "floor": "Floor", "log": "Log", "reciprocal": "Reciprocal", "relu": "Relu",
     "sigmoid": "Sigmoid", "sin": "Sin", "sinh": "Sinh", "softsign": "Softsign", "sqrt": "Sqrt",
     "tan": "Tan", "tanh": "Tanh",
 }  # fmt: skip
@@ -57,6 +57,15 @@ def _binary(op: str) -> Exporter:
 
 def _bitwise_not(e: NodeExport) -> None:
     e.add("Not" if e.spec().dtype is DType.BOOL else "BitwiseNot", [e.operand(0)], out=True)
+
+
+def _neg(e: NodeExport) -> None:
+    """Write Neg; of unsigned integers, which ONNX does not negate, the difference from 0."""
+    dtype = e.spec().dtype
+    if dtype.is_integer and not dtype.is_signed:
+        e.add("Sub", [e.constant(0, dtype), e.operand(0)], out=True)
+    else:
+        e.add("Neg", [e.operand(0)], out=True)
 
 
 def _sign(e: NodeExport) -> None:
@@ -109,6 +118,10 @@ def _mod(fmod: bool) -> Exporter:
     def export(e: NodeExport) -> None:
         dtype = e.common()
         a, b = e.operand(0, dtype), e.operand(1, dtype)
+        if fmod and dtype.is_integer:  # ONNX Runtime computes it in float64, which rounds large integers
+            toward_zero = e.add("Mul", [e.add("Div", [a, b]), b])
+            e.add("Sub", [a, toward_zero], out=True)
+            return
         if fmod or dtype.is_integer:
             e.add("Mod", [a, b], out=True, fmod=1 if fmod else None)
             return
@@ -291,6 +304,7 @@ EXPORTERS: dict[str, Exporter] = {
     "logical_or": _logic("Or"),
     "logical_xor": _logic("Xor"),
     "ne": _ne,
+    "neg": _neg,
     "pow": _pow,
     "remainder": _mod(False),
     "round": _round,

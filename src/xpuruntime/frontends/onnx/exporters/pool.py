@@ -31,11 +31,15 @@ def _batched(e: NodeExport, rank: int) -> None:
 
 def _average(e: NodeExport) -> None:
     _batched(e, len(e["kernel_size"]))
-    if e["divisor"] is not None:
-        raise e.no("a divisor other than the window's size")
-    e.add(
-        "AveragePool", [e.operand(0)], out=True, **_window(e), count_include_pad=int(e["count_include_pad"])
-    )
+    if e["divisor"] is None:
+        padded = int(e["count_include_pad"])
+        e.add("AveragePool", [e.operand(0)], out=True, **_window(e), count_include_pad=padded)
+        return
+    if e["ceil_mode"]:
+        raise e.no("a divisor of its own with ceil_mode")
+    mean = e.add("AveragePool", [e.operand(0)], **_window(e), count_include_pad=1)
+    factor = math.prod(e["kernel_size"]) / e["divisor"]
+    e.add("Mul", [mean, e.constant(factor, e.spec().dtype)], out=True)
 
 
 def _max(e: NodeExport) -> None:
