@@ -136,3 +136,19 @@ def test_one_sided_transforms_on_other_engines(engine: str) -> None:
         with xrt.InferenceSession(module, engine=engine, device="cpu", example_inputs=x) as session:
             for got, want in zip(session.run([x]).values(), module(x), strict=True):
                 torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+
+
+WINDOWS = (
+    lambda: torch.bartlett_window(9),
+    lambda: torch.blackman_window(9, periodic=False),
+    lambda: torch.hann_window(9, dtype=torch.float64),
+    lambda: torch.hamming_window(9, True, 0.5, 0.4),
+    lambda: torch.kaiser_window(9, False, beta=8.0),
+    lambda: torch.fft.fftfreq(9, d=0.5),
+    lambda: torch.fft.rfftfreq(17),
+)
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+def test_windows_and_frequencies_that_forward_creates(window):
+    same(lambda x: x * window(), torch.randn(3, 9))
