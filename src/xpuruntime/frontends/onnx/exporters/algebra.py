@@ -15,18 +15,18 @@ __all__ = ["EXPORTERS"]
 
 def _reduced(e: NodeExport, op: str, value: str, *, out: bool = False, keep: bool | None = None) -> str:
     """Add a Reduce op; its axes are an input from opset 18 on (ReduceSum: 13)."""
-    axes, keep = list(e["dim"]), int(e["keepdim"] if keep is None else keep)
+    axes, keep = list(e["dim"]), e["keepdim"] if keep is None else keep
     if not axes and e.spec().rank:  # a reduction over no axis
         if e.opset < 18:
             raise IrError(
                 f"{e.node.op} %{e.node.name}", "opsets below 18 cannot reduce over an empty list of axes"
             )
-        return e.add(op, [value], out=out, keepdims=keep, noop_with_empty_axes=1)
+        return e.add(op, [value], out=out, keepdims=int(keep), noop_with_empty_axes=1)
     if not axes:
-        return e.add(op, [value], out=out, keepdims=keep)
+        return e.add(op, [value], out=out, keepdims=int(keep))
     if e.opset >= (13 if op == "ReduceSum" else 18):
-        return e.add(op, [value, e.ints(axes)], out=out, keepdims=keep)
-    return e.add(op, [value], out=out, keepdims=keep, axes=axes)
+        return e.add(op, [value, e.ints(axes)], out=out, keepdims=int(keep))
+    return e.add(op, [value], out=out, keepdims=int(keep), axes=axes)
 
 
 def _reduce(op: str) -> Exporter:

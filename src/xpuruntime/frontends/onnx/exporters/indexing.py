@@ -188,9 +188,9 @@ def _as_strided(e: NodeExport) -> None:
     kept = next((k for k in range(len(shape), -1, -1) if _keeps(k, shape, size, stride, offset)), None)
     if kept is None:
         raise e.no("strides over dims of symbolic size")
-    table = np.full([int(s) for s in size[kept:]], offset, np.int64)
+    table = np.full(size[kept:], offset, np.int64)
     for axis, step in enumerate(stride[kept:]):
-        steps = np.arange(table.shape[axis]) * int(step)
+        steps = np.arange(table.shape[axis]) * step
         table = table + steps.reshape([-1 if i == axis else 1 for i in range(table.ndim)])
     lines = _shaped(e, e.operand(0), [*shape[:kept], math.prod(shape[kept:])])
     e.add("Gather", [lines, _table(e, table)], out=True, axis=kept)
@@ -202,13 +202,12 @@ def _keeps(
     """Return whether as_strided keeps the first dims, so that each of their elements has its own, equal windows."""
     if count > len(size) or not isinstance(offset, int):
         return False
-    inner = (*shape[count:], *size[count:], *stride[count:])
-    if not all(isinstance(d, int) for d in inner):
-        return False
     if any(shape[i] != size[i] or stride[i] != math.prod(shape[i + 1 :]) for i in range(count)):
         return False
-    last = sum((int(s) - 1) * int(step) for s, step in zip(size[count:], stride[count:], strict=True))
-    return bool(offset + last < math.prod(shape[count:]))
+    sizes, steps, inner = ([d for d in row[count:] if isinstance(d, int)] for row in (size, stride, shape))
+    if len(sizes) + count < len(size) or len(steps) < len(sizes) or len(inner) + count < len(shape):
+        return False
+    return offset + sum((s - 1) * step for s, step in zip(sizes, steps, strict=True)) < math.prod(inner)
 
 
 def _masked_select(e: NodeExport) -> None:
