@@ -12,6 +12,7 @@ pytest.importorskip("onnx")
 ort = pytest.importorskip("onnxruntime")
 
 from xpuruntime import ir  # noqa: E402
+from xpuruntime.frontends.onnx import import_onnx  # noqa: E402
 from xpuruntime.frontends.onnx_writer import to_onnx  # noqa: E402
 from xpuruntime.ir import interp  # noqa: E402
 
@@ -88,6 +89,20 @@ def test_indices_of_maxima_within_a_plane() -> None:
     on_both("max_unpool", values(2, 3, 2, 2), index, output_size=[4, 5])
 
 
+def test_unpooled_maxima_are_read_back_as_they_were() -> None:
+    b = ir.GraphBuilder("g")
+    b.input("x", "float32[2, 3, 2, 2]"), b.input("i", "int64[2, 3, 2, 2]")
+    b.output("y", b.max_unpool("x", "i", output_size=[4, 5]))
+    graph = b.build()
+    again, weights = import_onnx(to_onnx(graph).SerializeToString())
+    feeds = {
+        "x": values(2, 3, 2, 2),
+        "i": R.permuted(np.arange(4), axis=0).reshape(2, 2) * np.ones((2, 3, 1, 1), np.int64),
+    }
+    want = interp.run(graph, feeds)["y"]
+    np.testing.assert_array_equal(interp.run(again, feeds, weights=weights)["y"], want)
+
+
 @pytest.mark.parametrize("op", ["adaptive_avg_pool", "adaptive_max_pool"])
 @pytest.mark.parametrize("size", [[4, 5], [7, 3], [2, 4], [9, 8]])
 def test_adaptive_pools_with_windows_of_unequal_size(op: str, size: list[int]) -> None:
@@ -107,9 +122,19 @@ def test_unsigned_integers_are_negated() -> None:
     on_both("neg", np.array([0, 1, 255], np.uint8))
 
 
-@pytest.mark.parametrize("op", ["softmax", "log_softmax"])
-def test_softmax_of_a_scalar(op: str) -> None:
+@pytest.mark.parametrize("op", ["softmax", "log_softmax", "cumsum"])
+def test_ops_of_a_scalar(op: str) -> None:
     on_both(op, values(), dim=0)
+
+
+@pytest.mark.parametrize("op", ["any", "all"])
+def test_truth_of_no_elements(op: str) -> None:
+    on_both(op, np.zeros((3, 0), bool), dim=[1])
+    on_both(op, np.array([[True, False], [True, True], [False, False]]), dim=[1])
+
+
+def test_decimals_in_16_bits() -> None:
+    on_both("round", values(200).astype(np.float16), decimals=1)
 
 
 def test_average_with_a_divisor_of_its_own() -> None:

@@ -152,3 +152,20 @@ WINDOWS = (
 @pytest.mark.parametrize("window", WINDOWS)
 def test_windows_and_frequencies_that_forward_creates(window):
     same(lambda x: x * window(), torch.randn(3, 9))
+
+
+SPECTRA = (
+    lambda x: fft.rfft(x),
+    lambda x: fft.fft(x),
+    lambda x: fft.fft2(x),
+    lambda x: fft.rfftn(x),
+    lambda x: fft.ifft2(x),
+    lambda x: torch.stft(x.flatten(), 8, 4, window=torch.hann_window(8), center=False, return_complex=True),
+)
+
+
+@pytest.mark.parametrize("spectrum", SPECTRA)
+@pytest.mark.parametrize("shape", [(4, 6), (5, 8), (3, 7)])
+def test_frequencies_that_are_real_have_the_angle_of_pytorch(spectrum, shape):
+    """Their imaginary part is exactly 0: a rounding error's sign would decide between pi and -pi."""
+    same(lambda x: spectrum(x).angle(), draw(*shape), others=[(-draw(*shape).abs() - 1,)])

@@ -58,7 +58,8 @@ def _spatial(op: str, global_pool: str) -> Exporter:
 def _truth(op: str) -> Exporter:
     def export(e: NodeExport) -> None:
         reduced = _reduced(e, op, e.cast(e.operand(0, DType.BOOL), DType.INT32))
-        e.to(reduced, DType.BOOL, DType.INT32)
+        # Of no element, the maximum is the lowest integer, which is not true.
+        e.add("Greater", [reduced, e.constant(0, DType.INT32)], out=True)
 
     return export
 
@@ -152,6 +153,10 @@ def _running(op: str) -> Exporter:
     def export(e: NodeExport) -> None:
         x = e.operand(0, e.node.spec.dtype)
         flags = {k: 1 for k in ("exclusive", "reverse") if e[k]}
+        if not e.spec().rank:  # ONNX takes no scalar
+            line = e.add("Reshape", [x, e.ints([1])])
+            e.add("Reshape", [e.add(op, [line, e.constant(0, DType.INT64)], **flags), e.ints([])], out=True)
+            return
         e.add(op, [x, e.constant(e["dim"], DType.INT64)], out=True, **flags)
 
     return export

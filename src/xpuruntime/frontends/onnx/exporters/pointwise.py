@@ -231,8 +231,11 @@ def _round(e: NodeExport) -> None:
     if not e["decimals"]:
         e.add("Round", [e.operand(0)], out=True)
         return
-    scale = e.constant(10.0 ** e["decimals"], e.spec().dtype)
-    e.add("Div", [e.add("Round", [e.add("Mul", [e.operand(0), scale])]), scale], out=True)
+    dtype = e.spec().dtype
+    wide = DType.FLOAT32 if dtype.is_float and dtype.bits <= 16 else dtype  # as PyTorch does
+    scale = e.constant(10.0 ** e["decimals"], wide)
+    rounded = e.add("Round", [e.add("Mul", [e.operand(0, wide), scale])])
+    e.to(e.add("Div", [rounded, scale]), dtype, wide)
 
 
 def _isinf(e: NodeExport) -> None:

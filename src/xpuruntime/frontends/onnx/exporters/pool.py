@@ -112,16 +112,17 @@ def _unequal(e: NodeExport, sizes: list[tuple[int, int]], *, average: bool) -> N
 
 def _unpool(e: NodeExport) -> None:
     rank = len(e["output_size"])
-    outer, indices = e.spec().shape[:-rank], e.operand(1)
-    size = e.builder.dims([*outer, *e["output_size"]])
-    if e["indices_over"] != "tensor":  # ONNX counts through the whole output
-        planes = [d for d in outer if isinstance(d, int)]
-        if len(planes) < len(outer) or len(outer) != 2:
-            raise e.no("indices within a plane, of a symbolic number of planes or without a batch dim")
-        first = np.arange(math.prod(planes), dtype=np.int64).reshape(*planes, *[1] * rank)
-        plane = e.builder.dim(math.prod(e["output_size"]))
-        indices = e.add("Add", [indices, e.add("Mul", [e.constant(first), plane])])
-    e.add("MaxUnpool", [e.operand(0), indices, size], out=True, kernel_shape=[1] * rank)
+    outer = e.spec().shape[:-rank]
+    if e["indices_over"] == "tensor":
+        size = e.builder.dims([*outer, *e["output_size"]])
+        e.add("MaxUnpool", [e.operand(0), e.operand(1), size], out=True, kernel_shape=[1] * rank)
+        return
+    plane = math.prod(e["output_size"])
+    lines = e.builder.dims([*outer, -1])
+    zeros = e.add("Expand", [e.constant(0, e.spec().dtype), e.builder.dims([*outer, plane])])
+    operands = [e.add("Reshape", [e.operand(i), lines]) for i in (1, 0)]
+    flat = e.add("ScatterElements", [zeros, *operands], axis=len(outer))
+    e.add("Reshape", [flat, e.builder.dims([*outer, *e["output_size"]])], out=True)
 
 
 def _roi_align(e: NodeExport) -> None:
