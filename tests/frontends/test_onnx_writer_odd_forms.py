@@ -146,3 +146,14 @@ def test_results_without_elements() -> None:
     """ONNX Runtime expands a dim of 1 to 0 as 1."""
     on_both("expand", np.zeros((2, 3, 1), np.int64), size=[2, 3, 0])
     on_both("sum", np.zeros((2, 0), np.float32), dim=[0])
+
+
+@pytest.mark.parametrize("zero", [np.int32, np.float32])
+def test_fake_quantize(zero: type) -> None:
+    x = values(3, 4, 5) * 10
+    x[0, 0, :4] = 0.5, 1.5, math.nan, 1e9
+    limits = {"quant_min": -8, "quant_max": 100}
+    on_both(
+        "fake_quantize", x, np.float32([0.5, 1, 0.25, 2]), np.array([1, 0, 3, -5], zero), axis=1, **limits
+    )
+    on_both("fake_quantize", x, np.array(0.5, np.float32), np.array(1, zero), **limits)

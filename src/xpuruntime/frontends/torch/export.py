@@ -52,6 +52,12 @@ _REASONS = (
         "Register one with torch.library.register_fake: it returns an empty tensor of the result's shape and dtype.",
     ),
     ("data-dependent", "branches on the content of a tensor", _CONTROL_FLOW),
+    ("DataDependentOutput", "branches on the content of a tensor", _CONTROL_FLOW),
+    (
+        "but got FakeTensor",
+        "takes a size from the content of a tensor, as packed sequences do",
+        "Give recurrent layers padded rows instead of a PackedSequence, and mask or select their results by the lengths.",
+    ),
     ("GuardOnDataDependent", "branches on the content of a tensor", _CONTROL_FLOW),
     (
         "Constraints violated",

@@ -282,6 +282,28 @@ def _trunc(e: NodeExport) -> None:
         e.add("Identity", [e.operand(0)], out=True)
 
 
+def _fake_quantize(e: NodeExport) -> None:
+    """Write fake_quantize as arithmetic in float32. NaN has the code ``quant_min``."""
+    dtype, rank, whole = e.spec().dtype, e.spec().rank, e.spec(2).dtype.is_integer
+    compute = DType.FLOAT64 if dtype is DType.FLOAT64 else DType.FLOAT32
+    shape = e.ints([-1 if i == (e["axis"] or 0) else 1 for i in range(rank)])
+    scale, zero = e.operand(1, DType.FLOAT32), e.operand(2, DType.FLOAT32)
+    inverse = e.add("Reciprocal", [scale])
+    values = [scale, zero, inverse]
+    if any(e.spec(i).rank for i in (1, 2)):
+        values = [e.add("Reshape", [v, shape]) for v in values]
+    scale, zero, inverse = (v if compute is DType.FLOAT32 else e.cast(v, compute) for v in values)
+    moved = e.add("Mul", [e.operand(0, compute), inverse])
+    if whole:
+        code = e.add("Add", [e.add("Round", [moved]), zero])
+    else:
+        code = e.add("Round", [e.add("Add", [moved, zero])])
+    low, high = (e.constant(e[k], compute) for k in ("quant_min", "quant_max"))
+    code = e.add("Where", [e.add("Equal", [code, code]), code, low])
+    code = e.add("Min", [e.add("Max", [code, low]), high])
+    e.to(e.add("Mul", [e.add("Sub", [code, zero]), scale]), dtype, compute)
+
+
 EXPORTERS: dict[str, Exporter] = {
     **{name: _unary(op) for name, op in _SAME.items()},
     **{name: _binary(op) for name, op in _BINARY.items()},
@@ -296,6 +318,7 @@ EXPORTERS: dict[str, Exporter] = {
     "eq": _text_equal,
     "exp2": _through("Exp", math.log(2), "before"),
     "expm1": _shifted("Exp", add_first=False),
+    "fake_quantize": _fake_quantize,
     "fmod": _mod(True),
     "isinf": _isinf,
     "isnan": lambda e: done(e.add("IsNaN", [e.operand(0)], out=True)),
