@@ -3,8 +3,8 @@
     python benchmarks/cuda/decoders.py --out benchmarks/results/cuda_decoders.json [--compile] [--device cuda:0] [--size full] [PART ...]
 
 Parts: ``four`` and ``full`` (four layers or all 28: prefill, then 64 forced steps, against float64), ``speed`` (prefill, and one token at
-a context of 1,024, next to PyTorch eager, a CUDA graph of it and, with ``--compile``, torch.compile) and, only if named, ``weights`` (weights of fewer
-bits) and ``compiled`` (torch.compile alone). Needs torch and transformers; on a machine without a GPU ``--device cpu --size small`` tests the script itself.
+a context of 1,024, next to PyTorch eager, a CUDA graph of it and, with ``--compile``, torch.compile), ``prompts`` (the default prefill lengths next to
+short ones) and, only if named, ``weights`` (weights of fewer bits) and ``compiled`` (torch.compile alone). Needs torch and transformers; on a machine without a GPU ``--device cpu --size small`` tests the script itself.
 ``decoder_breakdown.py`` measures where a token's time is spent.
 """
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import json
 import os
 import signal
@@ -33,6 +34,7 @@ from models import far, milliseconds, prepare
 from support.blocks import random_blocks
 
 from xpuruntime.llm import Generator, open_checkpoint
+from xpuruntime.llm.build import BUCKETS
 from xpuruntime.llm.checkpoint.data import Checkpoint, blocks_name
 from xpuruntime.runtime.weights.int4 import int4_groups, int4_values
 from xpuruntime.storage.blocks import BLOCK_FORMATS
@@ -196,6 +198,30 @@ def speed(report: Report, args: argparse.Namespace) -> Any:
                 at_most=1.0,
                 required=False,
             )
+    return results
+
+
+def prompts(report: Report, args: argparse.Namespace) -> Any:
+    """Measure prompts by the default prefill lengths, whose entry points for long prompts are made at the first one, and by short ones alone."""
+    sizes, longest = sizes_of(args), 1000 if args.size == "full" else 300
+    model = in_bfloat16(qwen(sizes, args.device)).cpu()
+    tokens = np.random.default_rng(1).integers(0, sizes["vocab_size"], longest).tolist()
+    results: dict[str, Any] = {}
+    logits: dict[str, Any] = {}
+    for name, buckets in (("default", None), ("16 and 128", BUCKETS)):
+        with Generator(model, dtype="bfloat16", buckets=buckets, device=args.device) as ours:
+            started = time.perf_counter()
+            logits[name] = ours.read(tokens)[0].astype(np.float64)
+            row = {"first_s": round(time.perf_counter() - started, 2)}
+            for count in (100, 300, longest):
+                run = functools.partial(ours.read, tokens[:count])
+                row[f"{count}_ms"] = round(milliseconds(run, args.device), 3)
+            results[name] = row
+            print("  ", name, row, flush=True)
+    error = np.abs(logits["default"] - logits["16 and 128"]).max() / np.abs(logits["16 and 128"]).max()
+    report.bound("a prompt in one chunk, from one in chunks of 128", round(float(error), 4), at_most=0.08)
+    ratio = results["default"][f"{longest}_ms"] / results["16 and 128"][f"{longest}_ms"]
+    report.bound("time of a long prompt by default over chunks of 128", round(ratio, 3), at_most=1.02)
     return results
 
 
@@ -423,8 +449,15 @@ def compiled_apart(args: argparse.Namespace) -> float:
         return float(result["decode_ms"])
 
 
-PARTS = {"four": four, "full": full, "speed": speed, "weights": weights, "compiled": compiled}
-USUAL = ("four", "full", "speed")
+PARTS = {
+    "four": four,
+    "full": full,
+    "speed": speed,
+    "prompts": prompts,
+    "weights": weights,
+    "compiled": compiled,
+}
+USUAL = ("four", "full", "speed", "prompts")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

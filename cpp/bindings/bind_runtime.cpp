@@ -101,14 +101,9 @@ std::vector<Memory>& io_memory(size_t count) {
     return memory;
 }
 
-StreamOrder stream_order(std::optional<uintptr_t> stream) {
-    return stream ? StreamOrder{true, reinterpret_cast<void*>(*stream)} : StreamOrder{};
-}
-
 // Return None after a successful run, the index of the first array that cannot be used in place, or a Status.
 nb::object run_arrays(PyExecutor& self, const PyWeightBindings& weights, nb::tuple inputs, nb::tuple outputs,
-                      const Times& times, EventRing* ring, const StopFlag* stop, Observation* observation,
-                      std::optional<uintptr_t> stream) {
+                      const Times& times, EventRing* ring, const StopFlag* stop, Observation* observation) {
     const size_t in = inputs.size(), out = outputs.size();
     if (in != static_cast<size_t>(self.core->plan().inputs) ||
         out != static_cast<size_t>(self.core->plan().outputs))
@@ -119,8 +114,7 @@ nb::object run_arrays(PyExecutor& self, const PyWeightBindings& weights, nb::tup
         memory[i] = self.io_specs[i].memory_if_matching(array.ptr());
         if (memory[i] == nullptr) return nb::int_(i);
     }
-    const StreamOrder order = stream_order(stream);
-    return finish(run(self, weights, memory.data(), times, ring, stop, self.copies_io, order, observation));
+    return finish(run(self, weights, memory.data(), times, ring, stop, self.copies_io, {}, observation));
 }
 
 // The same with addresses, or with the handles of a Python driver. The caller keeps the memory alive.
@@ -133,7 +127,8 @@ nb::object run_memory(PyExecutor& self, const PyWeightBindings& weights, const s
     std::vector<Memory> memory;
     for (const auto* const list : {&inputs, &outputs})
         for (const uintptr_t address : *list) memory.push_back(reinterpret_cast<Memory>(address));
-    return finish(run(self, weights, memory.data(), times, ring, stop, false, stream_order(stream)));
+    const StreamOrder order = stream ? StreamOrder{true, reinterpret_cast<void*>(*stream)} : StreamOrder{};
+    return finish(run(self, weights, memory.data(), times, ring, stop, false, order));
 }
 
 // Functions of Python as a plan store. They are called in any thread; what they raise is reported, and counts
@@ -336,11 +331,10 @@ void bind_runtime(nb::module_& m) {
     nb::class_<PyExecutor>(m, "Executor", "A plan that is ready to run.")
         .def("run_arrays", &run_arrays, "weights"_a, "inputs"_a, "outputs"_a, "times"_a = nb::none(),
              "ring"_a = nb::none(), "stop"_a = nb::none(), "observation"_a = nb::none(),
-             "stream"_a = nb::none(),
              nb::sig("def run_arrays(self, weights: WeightBindings, inputs: tuple[object, ...], "
                      "outputs: tuple[object, ...], times: NDArray[numpy.int64] | None = None, ring: "
                      "EventRing | None = None, stop: Stop | None = None, observation: Observation | None = "
-                     "None, stream: int | None = None) -> int | Status | None"))
+                     "None) -> int | Status | None"))
         .def("run_memory", &run_memory, "weights"_a, "inputs"_a, "outputs"_a, "times"_a = nb::none(),
              "ring"_a = nb::none(), "stop"_a = nb::none(), "stream"_a = nb::none(),
              nb::sig("def run_memory(self, weights: WeightBindings, inputs: Sequence[int], outputs: "

@@ -1,7 +1,7 @@
 """Every check and measurement that needs an NVIDIA GPU, step by step, with a table of outcomes at the end.
 
     scripts/test-gpu 1|2|3|4|5|6|7|8 [--results FOLDER]   a stage: build, then its steps, in under ten minutes
-    scripts/test-gpu all --devices 0,1                   every stage, one step at a time on each GPU; a second call goes on
+    scripts/test-gpu all --devices 0,1                   every stage, one step at a time on each GPU; a further call runs what has not passed
     scripts/test-gpu --only kernels,models              those steps
     python tests/gpu/stages.py --dry-run                   print the plan; try every script and its arguments without a device
 
@@ -41,6 +41,8 @@ WORKERS = 12
 ON_DEVICE = {"tests/native", "tests/llm/test_decoder_table.py", "tests/llm/batching/test_batch_generator.py"}
 """Tests that run on the device that XPU_TEST_DEVICE names; others find a device by themselves."""
 PYTHON, PYTEST, SHELL = "python", "pytest", "shell"
+RUNNING: set[subprocess.Popen[bytes]] = set()
+"""The processes of the steps that run."""
 FILE = "{out}"
 """Placeholder for the step's result file in a command."""
 
@@ -114,6 +116,7 @@ STEPS: tuple[Step, ...] = (
     Step("decoder-sizes", 0, PYTHON, ("benchmarks/cuda/decoder_sizes.py",), 400, "cuda_decoder_sizes.json", "language models of other sizes: right beside PyTorch, and how fast a token is"),
     Step("attention-sizes", 0, PYTHON, ("benchmarks/cuda/attention_sizes.py",), 90, "cuda_attention_sizes.json", "cuDNN's attention and ours right, and which is faster at which sizes"),
     Step("products-hopper", 0, PYTHON, ("benchmarks/cuda/products_hopper.py",), 400, "cuda_products_hopper.json", "products of many rows by wgmma and TMA: right, and beside cuBLASLt and its second launch"),
+    Step("workspaces", 0, PYTHON, ("benchmarks/cuda/workspaces.py",), 120, "cuda_workspaces.json", "products by cuBLASLt under limits of its workspace"),
     Step("depthwise", 0, PYTHON, ("benchmarks/cuda/depthwise.py",), 120, "cuda_depthwise.json", "depthwise convolutions right, and beside cuDNN and PyTorch"),
     Step("training", 0, PYTHON, ("benchmarks/cuda/training.py", "gpt2", "--with", "max-autotune"), 590, "cuda_training.json", "GPT-2 small: a training step beside PyTorch's compiler"),
     Step("training-images", 0, PYTHON, ("benchmarks/cuda/training.py", "resnet50"), 590, "cuda_training_images.json", "ResNet-50: a training step beside PyTorch's compiler"),
@@ -184,14 +187,16 @@ def run(step: Step, results: Path, left: float, device: str = "") -> dict[str, A
     started = time.perf_counter()
     # In a process group of its own, so that its children are killed with it.
     process = subprocess.Popen(line_of(step, out), cwd=ROOT, env=environment, start_new_session=True)
+    RUNNING.add(process)
     try:
         code = process.wait(limit)
         outcome = "holds" if code == 0 else "does not hold"
     except subprocess.TimeoutExpired:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, 9)
+        end(process)
         process.wait()
         outcome = "out of time"
+    finally:
+        RUNNING.discard(process)
     if step.kind == PYTEST:
         counted(out)
     if step.kind == SHELL:
@@ -212,7 +217,7 @@ def run_all(
     table: Path,
 ) -> list[dict[str, Any]]:
     """Run the steps that have not passed, one at a time per device, on several devices the longest first. Write the table after each."""
-    names, done, lock = {p["step"] for p in passed}, list(passed), threading.Lock()
+    names, done, lock, what = {p["step"] for p in passed}, list(passed), threading.Lock(), sources()
     waiting = deque(s for s in steps if s.name not in names)
     if len(devices) > 1:
         waiting = deque(sorted(waiting, key=lambda s: -s.seconds))
@@ -226,18 +231,30 @@ def run_all(
             row = run(step, results, left(), device)
             with lock:
                 done.append(row)
-                write(table, {"machine": machine(gpu_name()), "sources": sources(), "steps": done})
+                write(table, {"machine": machine(gpu_name()), "sources": what, "steps": done})
 
     with ThreadPoolExecutor(len(devices)) as pool:
-        list(pool.map(work, devices))
+        try:
+            list(pool.map(work, devices))
+        except BaseException:  # also KeyboardInterrupt
+            waiting.clear()
+            for process in tuple(RUNNING):
+                end(process)
+            raise
     return done
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """End a step and its children, which are in its process group."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, 9)
 
 
 def sources() -> str:
     """Return a digest of what the steps run."""
-    parts = ("src", "cpp", "tests", "benchmarks/cuda")
-    command = [sys.executable, str(ROOT / "scripts" / "digest"), *(str(ROOT / p) for p in parts)]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    parts = ("src", "cpp", "tests", "benchmarks/cuda", "scripts", "CMakeLists.txt", "pyproject.toml")
+    command = [sys.executable, "scripts/digest", *parts]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def counted(out: Path) -> None:
@@ -387,13 +404,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     args.results.mkdir(parents=True, exist_ok=True)
     name = f"stages-{args.stage or 'some'}.json"
     before = read(args.results / name) if args.stage == "all" else {}
-    same = before.get("sources") == sources()
+    same = before.get("sources") == sources() and before["machine"]["gpu"] == gpu_name()
     done = run_all(
         chosen(args.stage or "", only),
         [s for s in before.get("steps", ()) if same and s["outcome"] == "holds"],
         args.results.resolve(),
         lambda: args.seconds - (time.perf_counter() - begun),
-        args.devices.split(","),
+        [d for d in args.devices.split(",") if d] or [""],
         args.results / name,
     )
     print("\n" + "\n".join(table(done)))

@@ -160,6 +160,10 @@ def test_addmm_with_a_factor_that_is_not_finite(factor: float) -> None:
     judge("addmm", *operands, alpha=factor)
 
 
+def test_addmm_with_a_factor_near_the_largest_float() -> None:
+    judge("addmm", *(array(shape, "float32") for shape in ((11,), (7, 90), (90, 11))), alpha=1e36)
+
+
 def test_a_bias_with_factor_zero_is_not_read() -> None:
     bias = np.full((11,), np.nan, np.float32)
     assert np.isfinite(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,11 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from xpuruntime.errors import OutOfMemory
 from xpuruntime.llm import DecoderConfig, Generator
-from xpuruntime.llm.build import decoder_graphs, entry_lengths
+from xpuruntime.llm.build import decoder_graphs, entry_lengths, long_entries
 from xpuruntime.passes import run_passes
 from xpuruntime.passes.context import PassContext
 from xpuruntime.storage.tensor_files import write_safetensors
+from xpuruntime.targets import DeviceId
 
 CONFIG = {
     "model_type": "qwen2", "vocab_size": 61, "hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -69,6 +72,65 @@ def test_a_prompt_that_continues_a_text_is_read_with_the_mask(models: tuple[Gene
         rows.append(model.steps.read([text[20:]], start=20)[0].copy())
         assert "first_256" not in model.steps.last
     assert np.allclose(*rows, atol=1e-4 * np.abs(rows[0]).max())
+
+
+@pytest.fixture
+def of_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give generators on the CPU the prefill lengths of GPUs."""
+    monkeypatch.setattr(
+        importlib.import_module("xpuruntime.llm.generate"),  # the package has a function of this name
+        "long_entries",
+        lambda config, **words: long_entries(config, **words | {"device": DeviceId.parse("cuda")}),
+    )
+
+
+@pytest.mark.usefixtures("of_gpus")
+def test_entry_points_of_long_prompts_are_made_when_needed(
+    models: tuple[Generator, Generator], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = models[1]
+    text = np.random.default_rng(9).integers(0, 61, 299).tolist()
+    with Generator(plain.checkpoint, capacity=300, batch=2) as ours:
+        steps = ours.steps
+        ours.read(text[:100])
+        assert not {"first_300", "prefill_300"} & {e.entry.name for e in steps.executors}
+        got = steps.read([text])[0].copy()
+        assert [e.entry.name for e in steps.executors][-1] == "first_300"
+        assert "prefill_300" not in steps.last
+        want = plain.steps.read([text])[0].copy()
+        assert np.allclose(got, want, atol=1e-4 * np.abs(want).max())
+        assert "first_300" in ours.plan.explain()
+    with Generator(plain.checkpoint, capacity=300, batch=2, buckets=(16,)) as shorter:
+        shorter.steps.read([text])
+        assert "first_300" not in shorter.steps.last
+
+    def no_room(*_: object) -> None:
+        raise OutOfMemory("device", "cannot allocate 5 bytes", do="Free some.")
+
+    with Generator(plain.checkpoint, capacity=300, batch=2) as ours:
+        monkeypatch.setattr(ours.steps, "_further", no_room)
+        got = ours.steps.read([text])[0].copy()
+        assert "long prompts are read in shorter chunks; [device] cannot allocate 5 bytes" in caplog.text
+        assert np.allclose(got, want, atol=1e-4 * np.abs(want).max())
+
+
+@pytest.mark.parametrize(
+    ("device", "batch", "capacity", "changes", "want"),
+    [
+        ("cuda:1", 1, 2048, {}, ["prefill_1024", "first_1024"]),
+        ("cuda", 3, 2048, {}, ["prefill_320", "first_320"]),
+        ("cuda", 1, 200, {}, ["prefill_200"]),
+        ("cuda", 1, 2048, {"use_sliding_window": True, "sliding_window": 64, "max_window_layers": 0}, ["prefill_1024"]),
+        ("cuda", 8, 2048, {}, []),
+        ("cuda", 1, 128, {}, []),
+        ("cpu", 1, 2048, {}, []),
+    ],
+)  # fmt: skip
+def test_which_generators_have_entry_points_of_long_prompts(
+    device: str, batch: int, capacity: int, changes: dict[str, Any], want: list[str]
+) -> None:
+    config = DecoderConfig.from_json(CONFIG | changes)
+    assert long_entries(config, capacity=capacity, batch=batch, device=DeviceId.parse(device)) == want
 
 
 def test_which_models_and_lengths_have_such_entry_points() -> None:

@@ -7,7 +7,6 @@ import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -574,16 +573,6 @@ def pooled() -> None:
     assert pool.held_bytes == 0
 
 
-def queue_of_one(made: Executor, x: Any, y: Any, stream: int) -> None:
-    """Queue runs on a stream, on page-locked arrays: nothing is computed before somebody waits."""
-    for i in range(3):
-        y[:], x[:] = -1, x_of(4 + i)
-        made.run_arrays([x], [y], stream=stream)
-        assert (y == -1).all()
-        made.backend.wait(stream)
-        assert right(x_of(4 + i), y)
-
-
 def pinned() -> None:
     """Arrays of page-locked memory are copied without a copy in between, and give their memory back."""
     made, backend = executor(), CudaBackend()
@@ -604,16 +593,6 @@ def pinned() -> None:
     assert right(x_of(3), other.run_arrays([part])[0])
     assert empty_pinned((2, 3), "bfloat16").dtype == DType.BFLOAT16.numpy
     assert empty_pinned(0).shape == (0,)
-    stream = backend.new_stream()
-    queue_of_one(other, x, y, stream.handle)
-    with pytest.raises(RunError, match=r"only page-locked arrays.*empty_pinned"):
-        other.run_arrays([x_of(5)], [y], stream=stream.handle)
-    with pytest.raises(RunError, match=r"only page-locked arrays"):
-        other.run_arrays([x], [x_of(5)], stream=stream.handle)
-    with pytest.raises(InputError, match="takes page-locked arrays of its dtypes and shapes"):
-        other.run_arrays([x[:1]], [y], stream=stream.handle)
-    queue_of_one(other, x, y, stream.handle)
-    assert right(x_of(6), other.run_arrays([x_of(6)])[0]), "the next run without a stream"
     del x, y, part
     assert MemoryPool("cuda:0").pinned_statistics().live_bytes <= staged + 2 * (1 << 20)
     with pytest.raises(DeviceUnavailable, match="has no page-locked memory"):

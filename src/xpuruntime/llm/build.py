@@ -14,6 +14,7 @@ from ..passes import PASSES
 from ..policies import ExecutionPolicy
 from ..printable import logger
 from ..program.program import CompiledProgram
+from ..targets import DeviceId
 from ..types import DType, TensorSpec
 from .checkpoint.config import DecoderConfig
 from .decoder import decoder_graph
@@ -25,6 +26,7 @@ __all__ = [
     "ENCODE",
     "FIRST",
     "FUSIONS",
+    "LONG_ROWS",
     "SAMPLE",
     "VERIFY",
     "build_program",
@@ -36,6 +38,7 @@ __all__ = [
     "entry_graph",
     "entry_lengths",
     "first_name",
+    "long_entries",
     "phase_of",
     "prefill_name",
     "verify_name",
@@ -46,6 +49,8 @@ _log = logger("xpuruntime.session")
 
 BUCKETS = (16, 128)
 """Prefill lengths. A prompt is processed in chunks of these lengths; the last chunk is padded."""
+LONG_ROWS = 1024
+"""Tokens of all texts in a chunk of a long prompt on a GPU: fewer leave it idle."""
 DECODE = "decode"
 ENCODE = "encode"
 """Entry points ``encode_N`` read up to N tokens with the encoder of an encoder-decoder."""
@@ -161,6 +166,15 @@ def entry_lengths(
     # The prompts of the decoder have few tokens.
     encoders = {encode_name(n): n for n in encoder_lengths(config.encoder, buckets)}
     return {DECODE: 1, prefill_name(lengths[0]): lengths[0], **encoders}
+
+
+def long_entries(config: DecoderConfig, *, capacity: int, batch: int, device: DeviceId) -> list[str]:
+    """Return the entry points for long prompts on a GPU, which are made when a prompt first needs them."""
+    length = min(LONG_ROWS // batch // 64 * 64, capacity)
+    if device.kind != "cuda" or config.encoder is not None or length <= max(BUCKETS):
+        return []
+    first = [first_name(length)] if length >= _MIN_FIRST and _is_causal(config, length) else []
+    return [prefill_name(length), *first]
 
 
 def _is_causal(config: DecoderConfig, length: int) -> bool:

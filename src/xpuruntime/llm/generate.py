@@ -26,10 +26,11 @@ from ..program.plan import Plan
 from ..program.program import CompiledProgram
 from ..progress import shown
 from ..protocols import Array
+from ..targets import DeviceId
 from ..types import DType
 from .answer_loop import AnswerLoop
 from .answers import Completion, Piece, Prompt
-from .build import BUCKETS, cache_words, entry_lengths
+from .build import BUCKETS, cache_words, entry_lengths, long_entries
 from .checkpoint.reader import open_checkpoint
 from .decoding.words import speculation_of
 from .opening import check_opening, opened_checkpoint, opening_request
@@ -50,7 +51,8 @@ class Generator:
     capacity: size of the KV cache in tokens, for prompt and answer. Default: 2,048, or the model's maximum if that is less.
     batch:    number of texts that are decoded together, each with its own cache. A larger batch slows the decoding of one text little.
     dtype:    precision to compute in. Default: the policy's, else the checkpoint's.
-    buckets:  prefill lengths.
+    buckets:  prefill lengths. Default: 16 and 128, and on a GPU the length that makes 1,024 tokens of all texts, whose entry points are
+              compiled when a prompt first needs them.
     device:   ``"cpu"`` or ``"cuda:0"``. Default: the policy's device, else ``"cpu"``. A policy with ``parallel: {tensor: N}`` divides the
               model over N GPUs from this one on, or over N threads of the CPU.
     policy, target: as for ``compile``. Default target: code for the device.
@@ -71,7 +73,7 @@ class Generator:
         capacity: int | None = None,
         batch: int = 1,
         dtype: DType | str | None = None,
-        buckets: Sequence[int] = BUCKETS,
+        buckets: Sequence[int] | None = None,
         policy: Any = None,
         device: Any = None,
         target: Any = None,
@@ -97,9 +99,15 @@ class Generator:
         self.capacity = min(config.max_positions, 2048) if capacity is None else capacity
         entries = list(
             entry_lengths(
-                config, capacity=self.capacity, batch=batch, buckets=buckets, name=self.checkpoint.name
+                config,
+                capacity=self.capacity,
+                batch=batch,
+                buckets=BUCKETS if buckets is None else buckets,
+                name=self.checkpoint.name,
             )
         )
+        device_id = DeviceId.parse(self.device)
+        later = long_entries(config, capacity=self.capacity, batch=batch, device=device_id)
         self.devices = rank_devices(self.device, tensor_ranks(execution))
         shards = shards_of(self.checkpoint, self.devices)
         store = opened.store(cache_dir)
@@ -118,6 +126,7 @@ class Generator:
             "target": target,
             "threads": threads,
             "store": store,
+            "later": later if buckets is None else (),
         }
         self._parts = [
             RankWeights(self.programs, shard, at, rank)

@@ -14,7 +14,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ..errors import InputError
+from ..errors import InputError, OutOfMemory
+from ..printable import logger
 from ..program.program import CompiledProgram
 from ..protocols import Array
 from ..runtime import Communicator, Executor, Weights, empty_pinned
@@ -38,6 +39,8 @@ from .decoding.sources import source_inputs, source_rows
 from .reorder import reorder_program
 
 __all__ = ["Further", "Steps", "fetched_array"]
+
+_log = logger("xpuruntime.session")
 
 Further: TypeAlias = "Callable[[str], tuple[CompiledProgram, Weights]]"
 
@@ -71,13 +74,14 @@ class Steps:
     communicator: the rank of a decoder that is divided over several devices.
     further: returns the program and the weights of an entry point that the program lacks (``sample``, ``verify_N``).
     store:   as for ``Executor``.
+    later:   entry points of further prefill lengths, which are made when a prompt first needs them.
     last:    the inputs of the last run of each entry point.
     """
 
     def __init__(
         self, program: CompiledProgram, weights: Weights, *, batch: int, vocab: int, dtype: DType, device: Any = "cpu",
         threads: int | None = None, target: Any = None, further: Further | None = None, communicator: Communicator | None = None,
-        store: Store | None = None,
+        store: Store | None = None, later: Sequence[str] = (),
     ) -> None:  # fmt: skip
         self.batch, self._vocab, self._dtype = batch, vocab, dtype
         self._target, self._device, self._threads = target, device, threads
@@ -103,7 +107,8 @@ class Steps:
                 self._open(program, entry.name)
         lengths = _lengths(self._opened, prefill_name)
         self.prefill = {n: self._opened[prefill_name(n)] for n in lengths}
-        self.first = {n: self._opened[first_name(n)] for n in _lengths(self._opened, first_name)}
+        self._readers = {*self._opened, *later}
+        self._later = frozenset(later)
         self.encoders = {n: self._opened[encode_name(n)] for n in _lengths(self._opened, encode_name)}
         for executor in self.executors:
             executor.bind(weights)
@@ -187,10 +192,8 @@ class Steps:
         position, longest = 0, max(map(len, texts))
         while position < longest:
             length = self._bucket(longest - position)
-            is_first = start + position == 0 and length in self.first
-            executor = (
-                self.first[length] if is_first else self.decode if length == 1 else self.prefill[length]
-            )
+            is_first = start + position == 0 and first_name(length) in self._readers
+            entry = DECODE if length == 1 else first_name(length) if is_first else prefill_name(length)
             rows = [np.minimum(position + np.arange(length), len(t) - 1) for t in texts]
             tokens = np.array([np.asarray(t, np.int64)[r] for t, r in zip(texts, rows, strict=True)])
             last = np.arange(1, self.batch + 1, dtype=np.int64) * length - 1
@@ -198,9 +201,21 @@ class Steps:
             if is_first:
                 positions = np.tile(np.arange(length, dtype=np.int64), (self.batch, 1))
                 last -= [max(0, length - len(t)) for t in texts]
-            self._run(executor, [tokens, positions, *self._source, last], [self.token, self.logits])
-            position += length
+            if self._prefilled(entry, [tokens, positions, *self._source, last]):
+                position += length
         return self.logits
+
+    def _prefilled(self, entry: str, inputs: list[Any]) -> bool:
+        """Prefill a chunk. Return False if there is no memory for an entry point that is made later: these are then given up."""
+        try:
+            self._run(self.executor(entry), inputs, [self.token, self.logits])
+        except OutOfMemory as error:
+            if entry not in self._later:
+                raise
+            _log.warning("language model: long prompts are read in shorter chunks; %s", error)
+            self._readers -= self._later
+            return False
+        return True
 
     def step(self, tokens: Sequence[int], positions: Sequence[int]) -> Array:
         """Decode one token of each text. Return the logits of the next tokens (valid until the next step)."""
@@ -290,7 +305,7 @@ class Steps:
         """Return the prefill length for a number of tokens: the smallest that fits, unless more than half of it would be padding."""
         if remaining == 1:
             return 1
-        lengths = list(self.prefill)
+        lengths = _lengths(self._readers, prefill_name)
         smallest = next((n for n in lengths if n >= remaining), lengths[-1])
         fitting = [n for n in lengths if n <= remaining]
         return fitting[-1] if fitting and smallest > 2 * remaining else smallest

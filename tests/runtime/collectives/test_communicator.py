@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -73,34 +72,11 @@ def test_16_bit_sums_are_rounded_once_to_the_nearest() -> None:
     threads.close()
 
 
-def test_what_the_caller_queues_comes_before_the_work(ranks: RankThreads) -> None:
-    queued: list[tuple[int, int]] = []
-    ranks.run(lambda rank: None, lambda rank: queued.append((rank, threading.get_ident())))
-    assert queued == [(rank, threading.get_ident()) for rank in range(1, len(ranks.communicators))]
-
-
-@pytest.mark.parametrize("when", ["queued", "awaited"])
-def test_a_rank_whose_queued_work_fails_ends_the_wait_of_the_others(when: str) -> None:
-    """Rank 0 waits in a collective for rank 1, whose work cannot be queued, or fails after that."""
-    threads = RankThreads(Communicator.local(["cpu"] * 2, timeout_s=60))
-    x = np.ones(3, np.float32)
-
-    def fails(word: str) -> None:
-        if word == when:
-            raise RunError("rank 1", "its device failed", do="Look at it.")
-
-    def wait(rank: int) -> None:
-        if rank == 0:
-            threads.communicators[0].all_reduce(x)
-        fails("awaited")
-
-    try:
-        with pytest.raises(RunError, match="its device failed"):
-            threads.run(wait, lambda rank: fails("queued"))
-        with pytest.raises(RankLost, match="its device failed"):
-            threads.communicators[0].all_reduce(x)
-    finally:
-        threads.close()
+def test_a_closed_group_refuses_work() -> None:
+    threads = RankThreads(Communicator.local(["cpu"] * 2, timeout_s=20))
+    threads.close()
+    with pytest.raises(RunError, match=r"\[group of ranks\] is closed"):
+        threads.run(lambda rank: rank)
 
 
 def test_ranks_that_disagree_are_told_who_calls_what(ranks: RankThreads) -> None:

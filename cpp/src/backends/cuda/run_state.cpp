@@ -65,7 +65,6 @@ Status CudaRunState::make_own_stream() {
 }
 
 Status CudaRunState::begin(const StreamOrder& order) {
-    on_caller_stream_ = order.on_caller_stream;
     captured_ =
         order.on_caller_stream && capture_id(device_->driver, static_cast<CUstream>(order.stream)) != 0;
     if (captured_) {  // the context belongs to this capture, whose calls follow each other
@@ -111,12 +110,6 @@ Status CudaRunState::synchronize() {
     return status.ok() ? watch_.check() : status;
 }
 
-Status CudaRunState::not_staged() const {
-    if (!on_caller_stream_) return {};
-    return {Code::invalid, "a run on the caller's stream reads and writes only page-locked arrays",
-            "Allocate the arrays by empty_pinned, or run without a stream."};
-}
-
 // Return page-locked memory that is valid until the next synchronize; null when memory is exhausted.
 char* CudaRunState::staging(size_t bytes) {
     const size_t size = whole_lines(bytes);
@@ -139,7 +132,6 @@ Status CudaRunState::send(CUdeviceptr to, const void* from, size_t bytes) {
         return device_->check(device_->driver.cuMemcpyHtoDAsync_v2(to, from, bytes, current_stream_),
                               "cuMemcpyHtoDAsync_v2");
     }
-    XPURT_TRY(not_staged());
     char* const staged = staging(bytes);
     if (staged == nullptr)
         return {Code::no_memory, "cannot allocate " + std::to_string(bytes) + " bytes of page-locked memory",
@@ -162,7 +154,6 @@ Status CudaRunState::fetch(void* to, CUdeviceptr from, size_t bytes) {
         return device_->check(device_->driver.cuMemcpyDtoHAsync_v2(to, from, bytes, current_stream_),
                               "cuMemcpyDtoHAsync_v2");
     }
-    XPURT_TRY(not_staged());
     char* const staged = staging(bytes);
     if (staged == nullptr)
         return {Code::no_memory, "cannot allocate " + std::to_string(bytes) + " bytes of page-locked memory",

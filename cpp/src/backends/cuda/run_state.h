@@ -133,7 +133,6 @@ class CudaRunState final : public RunState {
                            RecordingState& plan);
     Status make_graph(const CudaRecording& recording, const Submission& submission, RecordingState& plan);
     Status make_own_stream();
-    Status not_staged() const;
     char* staging(size_t bytes);
 
     const std::shared_ptr<Device> device_;
@@ -143,10 +142,9 @@ class CudaRunState final : public RunState {
              current_stream_ = nullptr;  // own_stream_ is created when a run or a capture needs it
     CUevent done_event_ = nullptr;       // recorded after the last run on a caller's stream
     bool in_flight_ = false;
-    bool exclusive_ = false;         // the current run uses memory that only one run at a time may use
-    bool on_caller_stream_ = false;  // the current run, which does not wait
-    bool captured_ = false;          // the current run becomes part of a graph that the caller captures
-    bool unmarked_ = false;          // runs without such memory were queued, and no event marks their end
+    bool exclusive_ = false;  // the current run uses memory that only one run at a time may use
+    bool captured_ = false;   // the current run becomes part of a graph that the caller captures
+    bool unmarked_ = false;   // runs without such memory were queued, and no event marks their end
     std::map<const CudaRecording*, RecordingState> recording_states_;
     std::vector<StagingBlock> staging_;
     std::vector<PendingCopy> pending_copies_;

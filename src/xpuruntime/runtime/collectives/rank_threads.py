@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
-from ...errors import RankLost
+from ...errors import RankLost, RunError
 from .communicator import Communicator
 from .peer_boxes import PeerBoxes
 
@@ -41,19 +41,13 @@ class RankThreads:
         self._boxes = PeerBoxes([c.backend for c in self.communicators], largest)
         return self._boxes
 
-    def run(self, work: Callable[[int], _T], queue_first: Callable[[int], object] | None = None) -> list[_T]:
-        """Call ``work`` with each rank at the same time, and return the results by rank. If one fails, the group ends; its error is raised.
-
-        queue_first: called by the caller's thread with each rank but 0, to queue what ``work`` waits for.
-        """
+    def run(self, work: Callable[[int], _T]) -> list[_T]:
+        """Call ``work`` with each rank at the same time, and return the results by rank. If one fails, the group ends; its error is raised."""
+        if self._closed:
+            raise RunError("group of ranks", "is closed", do="Open the model or make the group again.")
         futures: list[Future[_T]] = [Future() for _ in self.communicators]
-        for rank, (queue, future) in enumerate(zip(self._queues, futures[1:], strict=True), start=1):
+        for queue, future in zip(self._queues, futures[1:], strict=True):
             future.add_done_callback(self._ended)
-            if queue_first is not None:
-                _do(queue_first, rank, queued := Future[object]())
-                if (error := queued.exception()) is not None:
-                    future.set_exception(error)
-                    continue
             queue.put((work, future))
         futures[0].add_done_callback(self._ended)
         _do(work, 0, futures[0])
@@ -65,10 +59,10 @@ class RankThreads:
     def _ended(self, future: Future[Any]) -> None:
         error = future.exception()
         if error is not None:
+            if self._boxes is not None:  # first: an abort may wait for a kernel that waits for a box
+                self._boxes.end()
             for communicator in self.communicators:
                 communicator.abort(f"a rank failed: {error}"[:500])
-            if self._boxes is not None:
-                self._boxes.end()
 
     def close(self) -> None:
         """End the threads and the group. May be called again."""

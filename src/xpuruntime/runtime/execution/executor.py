@@ -188,7 +188,6 @@ class Executor:
         times: NDArray[np.int64] | None = None,
         ring: _core.EventRing | None = None,
         stop: _core.Stop | None = None,
-        stream: int | None = None,
     ) -> list[NDArray[Any]]:
         """Run on arrays in the program's order. Return the outputs in that order.
 
@@ -196,8 +195,6 @@ class Executor:
         out:    arrays for the outputs, C-contiguous with matching dtype and shape. Default: new arrays.
         times:  an int64 array with an element for each call of the plan, which receives nanoseconds.
         stop:   a flag that cancels this run after its current kernel.
-        stream: number of a stream of the device. The run is queued on it, and this call returns at once. The arrays must be page-locked and
-                stay as they are until the stream has done the run.
         Raises InputError, and RunError if the run fails or is cancelled.
         """
         if ring is not None:
@@ -209,19 +206,14 @@ class Executor:
             self._check_times(times)
             if self._bodies:
                 with RUN.of(self._weights, stop):
-                    result = self._core.run_arrays(bindings, tuple(inputs), outputs, times, ring, stop, stream=stream)  # fmt: skip
+                    result = self._core.run_arrays(bindings, tuple(inputs), outputs, times, ring, stop)
             else:
-                result = self._core.run_arrays(bindings, tuple(inputs), outputs, times, ring, stop, stream=stream)  # fmt: skip
+                result = self._core.run_arrays(bindings, tuple(inputs), outputs, times, ring, stop)
             if result is None:
                 self._check_ranks()
                 return list(outputs)
             if not isinstance(result, int):
                 raise self._failed(result)
-        if stream is not None:
-            problem = "a run on a stream takes page-locked arrays of its dtypes and shapes"
-            raise InputError(
-                self._who, problem, do="Allocate the arrays by empty_pinned, or run without a stream."
-            )
         return self._run_checked(bindings, inputs, outputs, times, ring, stop)
 
     def run(

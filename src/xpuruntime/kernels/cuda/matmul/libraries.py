@@ -8,7 +8,6 @@ names it. A policy with ``algorithm`` or ``choice`` pins an entry of cuBLASLt's 
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -96,6 +95,10 @@ def _lines(rows: int, columns: int, row: int, column: int) -> tuple[int, bool] |
     return None
 
 
+_LARGEST_FACTOR = 2.0**64
+"""Largest factor of a product that a library applies; by a larger one parts of usual size exceed float32."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Native:
     """Terms that cuBLASLt's epilogue adds: operand positions, and the residual's leading dim and batch stride."""
@@ -123,7 +126,7 @@ def _native(p: Product, dtype: DType) -> _Native | None:
 
 def _factor_is_exact(p: Product) -> bool:
     """Return whether a library may multiply parts of the sums by the factor: infinite parts of both signs would add to NaN."""
-    return math.isfinite(p.alpha)
+    return abs(p.alpha) <= _LARGEST_FACTOR
 
 
 def _native_term(p: Product, term: Term, terms: _Native) -> _Native | None:
