@@ -152,7 +152,7 @@ def _extreme(reduce: str, arg: str) -> Exporter:
 def _running(op: str) -> Exporter:
     def export(e: NodeExport) -> None:
         x = e.operand(0, e.node.spec.dtype)
-        flags = {k: 1 for k in ("exclusive", "reverse") if e[k]}
+        flags: dict[str, Any] = {k: 1 for k in ("exclusive", "reverse") if e[k]}
         if not e.spec().rank:  # ONNX takes no scalar
             line = e.add("Reshape", [x, e.ints([1])])
             e.add("Reshape", [e.add(op, [line, e.constant(0, DType.INT64)], **flags), e.ints([])], out=True)
