@@ -242,3 +242,11 @@ def test_without_the_onnx_package(bare_python: Callable[[str], str]) -> None:
         "[model in memory] reading ONNX needs the Python package 'onnx'; got No module named 'onnx'." in said
     )
     assert "Run: pip install 'xpuruntime[onnx]'" in said
+
+
+def test_a_type_that_an_output_omits_is_inferred() -> None:
+    omitted = onnx.ValueInfoProto(name="y")
+    source = open_model(
+        model([helper.make_node("Cast", ["x"], ["y"], to=TensorProto.INT32)], outputs=[omitted])
+    )
+    assert [s.dtype for s in source.outputs] == [DType.INT32]

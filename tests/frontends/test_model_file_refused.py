@@ -77,6 +77,14 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
         r"output 'z' is not produced by any node",
     ),
     "sequence": (sequence_model, r"value 'y' must be a tensor of a known element type; got sequence"),
+    "no type of an output": (
+        lambda: model(
+            [helper.make_node("Foo", ["x"], ["y"], domain="mine", name="n")],
+            outputs=[onnx.ValueInfoProto(name="y")],
+            opsets=[("", 18), ("mine", 1)],
+        ),
+        r"value 'y' must be a tensor of a known element type; got no type\. Declare its type: onnx\.helper",
+    ),
     "short weights": (wrong_raw, r"tensor 'w' needs 16 bytes of data; got 12 bytes"),
 }
 

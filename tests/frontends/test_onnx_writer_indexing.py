@@ -14,6 +14,7 @@ from xpuruntime import ir  # noqa: E402
 from xpuruntime.errors import IrError  # noqa: E402
 from xpuruntime.frontends.onnx_writer import to_onnx  # noqa: E402
 from xpuruntime.ir import interp  # noqa: E402
+from xpuruntime.types import dim  # noqa: E402
 
 R = np.random.default_rng(3)
 X = R.standard_normal((4, 5, 6)).astype(np.float32)
@@ -52,6 +53,7 @@ CASES: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
     ("select_scatter", (X, values(5, 6)), {"dim": 0, "index": 0}),
     ("masked_scatter", (X, X > 0.3, values(200)), {}),
     ("masked_scatter", (X, X[0] > 0.3, values(10, 12)), {}),
+    ("masked_scatter", (X, X > 99, values(0)), {}),
     ("diagonal", (X,), {"offset": 1, "dim1": 0, "dim2": 2}),
     ("diagonal", (X,), {"offset": -2, "dim1": 2, "dim2": 1}),
     (
@@ -64,6 +66,13 @@ CASES: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
         (values(2, 3, 6, 7),),
         {"kernel_size": [3, 3], "stride": [1, 2], "padding": [1, 2], "dilation": [1, 1]},
     ),
+    ("as_strided", (X,), {"size": [4, 5, 3, 2], "stride": [30, 6, 2, 1]}),
+    ("as_strided", (X,), {"size": [7, 3], "stride": [3, 40], "offset": 5}),
+    ("as_strided", (X,), {"size": [], "stride": [], "offset": 7}),
+    ("as_strided", (X,), {"size": [4, 0], "stride": [30, 1]}),
+    ("masked_select", (X, X > 0), {"count": dim("c")}),
+    ("masked_select", (X, X[0] > 0), {"count": dim("c")}),
+    ("masked_select", (X, X > 99), {"count": dim("c")}),
     *(("cdist", (values(2, 5, 3), values(4, 3)), {"p": p}) for p in (1.0, 2.0, 3.0, float("inf"))),
 ]
 
@@ -88,13 +97,76 @@ def test_onnx_runtime_says_the_same(op: str, operands: Any, attrs: Any, opset: i
     np.testing.assert_allclose(got, want, rtol=2e-6, atol=1e-6)
 
 
-def written(op: str, operands: Any, attrs: Any) -> ir.Graph:
+BAGS = [
+    (mode, last, padding) for mode in ("sum", "mean", "max") for last in (False, True) for padding in (-1, 2)
+]
+SCATTERED = [
+    (word, include_self) for word in ("add", "mul", "amax", "amin", "mean") for include_self in (True, False)
+]
+
+
+@pytest.mark.parametrize(("mode", "last", "padding"), BAGS)
+def test_bags_of_embeddings(mode: str, last: bool, padding: int) -> None:
+    rows = R.integers(0, 9, 11)
+    rows[4:6] = 2
+    operands = [values(9, 4), rows, np.array([0, 4, 4, 6, 9]), *([values(11)] if mode == "sum" else [])]
+    attrs = {"mode": mode, "include_last_offset": last, "padding_idx": padding}
+    on_both("embedding_bag", operands, attrs, outputs=3)
+
+
+@pytest.mark.parametrize(("word", "include_self"), SCATTERED)
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int32"])
+def test_scatters_that_reduce(word: str, include_self: bool, dtype: str) -> None:
+    x, index, src = (X * 9).astype(dtype), R.integers(0, 3, (4, 4, 6)), (values(4, 5, 6) * 9).astype(dtype)
+    attrs = {"dim": 1, "reduce": word, "include_self": include_self}
+    if dtype == "int32" and word == "mean":
+        with pytest.raises(IrError, match="has no ONNX equivalent: scattering integers with mean"):
+            to_onnx(written("scatter", (x, index, src), attrs))
+        return
+    on_both("scatter", (x, index, src), attrs, rtol=2e-2 if dtype == "float16" else 1e-5)
+
+
+def on_both(op: str, operands: Any, attrs: Any, outputs: int = 1, rtol: float = 2e-6) -> None:
+    """Compare ONNX Runtime with the interpreter."""
+    graph, feeds = written(op, operands, attrs, outputs), {f"x{i}": v for i, v in enumerate(operands)}
+    proto = to_onnx(graph).SerializeToString()
+    session = ort.InferenceSession(proto, providers=["CPUExecutionProvider"])
+    for got, want in zip(session.run(None, feeds), interp.run(graph, feeds).values(), strict=True):
+        assert (got.shape, got.dtype) == (want.shape, want.dtype)
+        np.testing.assert_allclose(got, want, rtol=rtol, atol=1e-6)
+
+
+def written(op: str, operands: Any, attrs: Any, outputs: int = 1) -> ir.Graph:
     b = ir.GraphBuilder("g")
     names = [
         None if v is None else b.input(f"x{i}", f"{v.dtype}{[*v.shape]}") for i, v in enumerate(operands)
     ]
-    b.output("y", b.call(op, *names, **attrs))
+    results = b.call(op, *names, **attrs)
+    for i, name in enumerate([results] if isinstance(results, str) else results[:outputs]):
+        b.output(f"y{i}" if i else "y", name)
     return b.build()
+
+
+def test_a_mask_without_true_elements_reads_no_source() -> None:
+    """As ``x[mask] = y[mask]`` writes it, whose source is empty then."""
+    b = ir.GraphBuilder("g")
+    b.input("x", "float32[4, 3]"), b.input("mask", "bool[4, 3]"), b.input("source", "float32[n]")
+    b.output("y", b.masked_scatter("x", "mask", "source"))
+    session = ort.InferenceSession(to_onnx(b.build()).SerializeToString(), providers=["CPUExecutionProvider"])
+    feeds = {"x": X[:, :3, 0].copy(), "mask": np.zeros((4, 3), bool), "source": np.zeros(0, np.float32)}
+    np.testing.assert_array_equal(session.run(None, feeds)[0], feeds["x"])
+    with pytest.raises(Exception, match="out of data bounds"):  # fewer source elements than true ones
+        session.run(None, feeds | {"mask": np.ones((4, 3), bool), "source": np.ones(11, np.float32)})
+
+
+def test_windows_of_a_symbolic_batch() -> None:
+    b = ir.GraphBuilder("g")
+    b.input("x", "float32[n, 30]")
+    b.output("y", b.as_strided("x", size=[dim("n"), 6, 10], stride=[30, 4, 1]))
+    graph = b.build()
+    feeds = {"x": X.reshape(4, 30)}
+    session = ort.InferenceSession(to_onnx(graph).SerializeToString(), providers=["CPUExecutionProvider"])
+    np.testing.assert_array_equal(session.run(None, feeds)[0], interp.run(graph, feeds)["y"])
 
 
 def test_symbolic_sizes() -> None:

@@ -136,3 +136,36 @@ def test_one_sided_transforms_on_other_engines(engine: str) -> None:
         with xrt.InferenceSession(module, engine=engine, device="cpu", example_inputs=x) as session:
             for got, want in zip(session.run([x]).values(), module(x), strict=True):
                 torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+
+
+WINDOWS = (
+    lambda: torch.bartlett_window(9),
+    lambda: torch.blackman_window(9, periodic=False),
+    lambda: torch.hann_window(9, dtype=torch.float64),
+    lambda: torch.hamming_window(9, True, 0.5, 0.4),
+    lambda: torch.kaiser_window(9, False, beta=8.0),
+    lambda: torch.fft.fftfreq(9, d=0.5),
+    lambda: torch.fft.rfftfreq(17),
+)
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+def test_windows_and_frequencies_that_forward_creates(window):
+    same(lambda x: x * window(), torch.randn(3, 9))
+
+
+SPECTRA = (
+    lambda x: fft.rfft(x),
+    lambda x: fft.fft(x),
+    lambda x: fft.fft2(x),
+    lambda x: fft.rfftn(x),
+    lambda x: fft.ifft2(x),
+    lambda x: torch.stft(x.flatten(), 8, 4, window=torch.hann_window(8), center=False, return_complex=True),
+)
+
+
+@pytest.mark.parametrize("spectrum", SPECTRA)
+@pytest.mark.parametrize("shape", [(4, 6), (5, 8), (3, 7)])
+def test_frequencies_that_are_real_have_the_angle_of_pytorch(spectrum, shape):
+    """Their imaginary part is exactly 0: a rounding error's sign would decide between pi and -pi."""
+    same(lambda x: spectrum(x).angle(), draw(*shape), others=[(-draw(*shape).abs() - 1,)])

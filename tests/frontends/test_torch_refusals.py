@@ -227,3 +227,23 @@ def test_an_assertion_about_content_is_not_computed() -> None:
     calls = [str(n.target) for n in without_assertions(program).graph.nodes if n.op == "call_function"]
     assert calls == ["aten.add.Tensor"]
     assert [n.name for n in program.graph.nodes] == before
+
+
+def test_what_reads_the_content_of_a_tensor_says_which_line() -> None:
+    class Packed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lstm = nn.LSTM(4, 5, batch_first=True)
+
+        def forward(self, x: Any, lengths: Any) -> Any:
+            packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True)
+            return nn.utils.rnn.pad_packed_sequence(self.lstm(packed)[0], batch_first=True)[0]
+
+    lengths = torch.tensor([6, 4, 2])
+    with pytest.raises(ModelError, match=r"as packed sequences do; got .* Give recurrent layers padded rows"):
+        xrt.extract_ir(Packed().eval(), (torch.randn(3, 6, 4), lengths))
+    with pytest.raises(
+        ModelError,
+        match=r"branches on the content of a tensor; got aten.equal.default at .*test_torch_refusals",
+    ):
+        xrt.extract_ir(OfFunction(lambda x: torch.cov(x)).eval(), torch.randn(3, 4))

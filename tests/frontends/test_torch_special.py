@@ -214,3 +214,14 @@ def test_the_mode_of_nan_and_of_scalars():
         got, want = run_natively([lambda x: torch.mode(x, 0)], x), torch.mode(x, 0)
         torch.testing.assert_close(got, list(want), equal_nan=True)
     assert run_natively([lambda x: torch.mode(x, 0)], torch.tensor([math.nan, 2, math.nan, 1, 2]))[0] == 2
+
+
+def test_powers_that_pytorch_computes_as_roots():
+    """A power of 0.5 is NaN for -inf and -0 for -0, unlike that of a tensor of 0.5."""
+    x = torch.tensor([-math.inf, -0.0, 4.0, math.inf, math.nan, -2.0])
+    half = torch.tensor(0.5)
+    functions = [lambda v: v**0.5, lambda v: v**-0.5, lambda v: v**half]
+    for got, want in zip(run_natively(functions, x), [f(x) for f in functions], strict=True):
+        assert torch.equal(got.isnan(), want.isnan())
+        assert torch.equal(got.nan_to_num(), want.nan_to_num())
+        assert torch.equal(got.signbit()[~got.isnan()], want.signbit()[~want.isnan()])

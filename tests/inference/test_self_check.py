@@ -510,3 +510,24 @@ def test_weights_below_a_byte_are_compared_with_the_model_as_it_is_written(tmp_p
         assert verdict_of(session).name == "onnxruntime"
         y = session.run({"x": x})["y"]
     np.testing.assert_allclose(y, x.astype(np.float64) @ (codes * scales), rtol=1e-4, atol=1e-4)
+
+
+def test_a_network_in_float32_within_a_float64_model_is_judged_as_float32(tmp_path):
+    """Most weights are float64, as in a table of a diffusion sampler's noise levels, so that float64 is the model's precision."""
+
+    class Step(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.SiLU(), torch.nn.Linear(16, 1))
+            self.register_buffer("levels", torch.linspace(0.1, 1, 600, dtype=torch.float64))
+
+        def forward(self, x):
+            y = x.sum() * self.levels[5].sqrt() + self.net(x)
+            return y.float(), y
+
+    torch.manual_seed(0)
+    module = Step().eval()
+    for seed in range(8):  # of one element, the reference's own distance from float64 is sometimes none
+        x = torch.randn(1, 8, generator=torch.Generator().manual_seed(seed))
+        with opened(module, ALWAYS, example_inputs=(x,), cache_dir=tmp_path) as session:
+            assert verdict_of(session).code is Reason.CHECKED

@@ -7,6 +7,8 @@ import pytest
 from support.kernel_cases import check_cases
 from support.kernel_inputs import EVERY, FLOATS, Cases, channels_last, levels
 
+from xpuruntime.ir.interp.quant import fake_quantize
+from xpuruntime.ir.interp.resize import grid_sample
 from xpuruntime.kernels.cpu import movement
 from xpuruntime.kernels.cpu.tasks import LoopedTasks
 from xpuruntime.kernels.portable import creation, narrow, quant
@@ -62,6 +64,32 @@ def test_grids(target: str) -> None:
     assert check_cases(c, target=target) == []
 
 
+@pytest.mark.parametrize("mode", ["linear", "nearest", "cubic"])
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+def test_grid_positions_that_are_no_places(padding: str, mode: str) -> None:
+    """NaN, infinite and huge positions give what PyTorch computes, from the interpreter and the kernel."""
+    torch = pytest.importorskip("torch")
+    c = Cases(KERNELS)
+    x, grid = c.array(2, 3, 5, 6), c.array(2, 4, 7, 2)
+    odd = np.array([np.nan, np.inf, -np.inf, 1e30, -1e30, 3e9], np.float32)
+    if padding == "reflection":  # float32, as in PyTorch, has no remainder of a huge number
+        odd[3:] = np.nan
+    grid[0, 0, :6, 0] = grid[0, 1, :6, 1] = odd
+    grid[1, 2, :6] = odd[:, None]
+    for aligned in (True, False):
+        how = {"mode": mode, "padding_mode": padding, "align_corners": aligned}
+        c.add("grid_sample", x, grid, **how)
+        pytorch = torch.nn.functional.grid_sample(
+            torch.from_numpy(x),
+            torch.from_numpy(grid),
+            **how | {"mode": {"linear": "bilinear", "cubic": "bicubic"}.get(mode, mode)},
+        )
+        with np.errstate(invalid="ignore"):
+            ours = grid_sample(x, grid, **how)
+        np.testing.assert_allclose(ours, pytorch, rtol=1e-4, atol=1e-5)
+    assert check_cases(c) == []
+
+
 @pytest.mark.parametrize("target", levels())
 def test_quantize_and_back(target: str) -> None:
     c = Cases(KERNELS)
@@ -103,6 +131,24 @@ def test_quantize_and_back(target: str) -> None:
     for z in (c.array(3, 8), np.zeros((3, 8), np.float32), -np.abs(c.array(3, 8))):
         c.add("dynamic_quantize_linear", z)
     assert check_cases(c, target=target) == []
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_fake_quantize_of_ties_and_nan(whole: bool) -> None:
+    """PyTorch rounds before it adds a zero point that is an integer, and after it adds one that is a float."""
+    torch = pytest.importorskip("torch")
+    x = np.array([[0.5, 1.5, 2.5, -0.5, -1.5, np.nan, 300, -300]], np.float32)
+    scale, zero = np.ones(1, np.float32), np.ones(1, np.int32 if whole else np.float32)
+    limits = {"quant_min": 0, "quant_max": 255}
+    c = Cases(KERNELS)
+    c.add("fake_quantize", x, scale, zero, axis=0, **limits)
+    assert check_cases(c) == []
+    pytorch = torch.fake_quantize_per_channel_affine(
+        torch.from_numpy(x), torch.from_numpy(scale), torch.from_numpy(zero), 0, 0, 255
+    )
+    numbers = slice(None) if whole else slice(5)  # PyTorch's floats have no code for NaN
+    got = fake_quantize(x, scale, zero, axis=0, **limits)
+    np.testing.assert_array_equal(got[0, numbers], pytorch[0, numbers])
 
 
 @pytest.mark.sampled(2)

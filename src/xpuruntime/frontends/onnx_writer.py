@@ -15,12 +15,14 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from ..errors import IrError, ModelError
 from ..ir import Graph, Node, Weight, inline_fused
 from ..ir.ops.control import CONTROL, bodies_of
 from ..protocols import Array
 from ..storage.store import write_atomic
-from ..types import TensorSpec
+from ..types import DType, TensorSpec
 from .onnx.exporters import EXPORTERS, MIN_OPSETS, NodeExport, OnnxGraphBuilder
 from .onnx.exporters.control import write_control
 from .onnx.opaque import CAPTURES, decode
@@ -95,6 +97,13 @@ def _nodes(graph: Graph) -> Iterator[Node]:
 def _write(builder: OnnxGraphBuilder, node: Node) -> None:
     label = node.sources[0].name if node.sources and node.sources[0].name else node.name
     builder.begin(label)
+    if node.outputs and all(_is_empty(value.spec) for value in node.outputs):
+        # ONNX Runtime expands, for example, 1 to 0 as 1.
+        for value in node.outputs:
+            assert value.spec is not None
+            nothing = np.zeros([int(d) for d in value.spec.shape], value.spec.dtype.numpy)  # type: ignore[arg-type]
+            builder.add("Identity", [builder.constant(nothing)], [value.name])
+        return
     if node.op == "opaque":
         _write_opaque(builder, node, label)
         return
@@ -111,12 +120,27 @@ def _write(builder: OnnxGraphBuilder, node: Node) -> None:
     export(NodeExport(builder, node))
 
 
+def _is_empty(spec: TensorSpec | None) -> bool:
+    """Return whether a value has no element, in a shape that is known."""
+    return (
+        spec is not None
+        and 0 in spec.shape
+        and all(isinstance(d, int) for d in spec.shape)
+        and spec.dtype.bits >= 8
+        and spec.dtype is not DType.STRING
+    )
+
+
 def _write_opaque(builder: OnnxGraphBuilder, node: Node, label: str) -> None:
     from onnx import helper
 
     domain, op, attributes = node.attrs["domain"], node.attrs["op_type"], node.attrs["attributes"]
-    if domain == "aten":
-        raise IrError(f"opaque {op} %{node.name}", "is a PyTorch op without an ONNX equivalent")
+    if domain in ("aten", "torch"):  # torch: control flow, whose bodies are no nodes
+        raise IrError(
+            f"opaque {op} %{node.name}",
+            f"is a PyTorch op without an ONNX equivalent{_line_of(node)}",
+            do="Write the module with other ops, or open it as a session without a named engine.",
+        )
     captures = attributes.get(CAPTURES, ())
     operands = list(node.inputs[: len(node.inputs) - len(captures)])
     proto = helper.make_node(
@@ -136,6 +160,12 @@ def _write_opaque(builder: OnnxGraphBuilder, node: Node, label: str) -> None:
     else:
         _check_version(builder, op, node)
     builder.nodes.append(proto)
+
+
+def _line_of(node: Node) -> str:
+    """Return the place in the user's code, for the end of a sentence."""
+    source = node.sources[0] if node.sources else None
+    return f", in {source.file}:{source.line}" if source is not None and source.file else ""
 
 
 def _check_version(builder: OnnxGraphBuilder, op: str, node: Node) -> None:

@@ -14,10 +14,10 @@ INLINE double reflected(double x, double low, double high) {
     return (folded > span ? 2 * span - folded : folded) + low;
 }
 
-// PAD: 0 zeros (coordinate unchanged), 1 border, 2 reflection, as in grid_sample.
+// PAD: 0 zeros (coordinate unchanged), 1 border, 2 reflection, as in grid_sample. NaN is the first place, as in PyTorch.
 template <int PAD, bool ALIGNED> INLINE double padded(double x, double size) {
     if (PAD == 2) x = ALIGNED ? reflected(x, 0, size - 1) : reflected(x, -0.5, size - 0.5);
-    return PAD == 0 ? x : x < 0 ? 0 : x > size - 1 ? size - 1 : x;
+    return PAD == 0 ? x : x > 0 ? (x > size - 1 ? size - 1 : x) : 0;
 }
 
 INLINE double triangle(double distance) {

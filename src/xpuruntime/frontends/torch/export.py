@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ...errors import EngineUnavailable, InputError, ModelError
+from .derivatives import needs_plain_ops, of_plain_ops
+from .distribution_checks import distributions_unchecked
 from .encoder_padding import padding_as_in_eval
 from .flex_attention import flex_attention_as_ops
 from .tracing_shortcuts import tracing_shortcuts
@@ -50,6 +52,12 @@ _REASONS = (
         "Register one with torch.library.register_fake: it returns an empty tensor of the result's shape and dtype.",
     ),
     ("data-dependent", "branches on the content of a tensor", _CONTROL_FLOW),
+    ("DataDependentOutput", "branches on the content of a tensor", _CONTROL_FLOW),
+    (
+        "but got FakeTensor",
+        "takes a size from the content of a tensor, as packed sequences do",
+        "Give recurrent layers padded rows instead of a PackedSequence, and mask or select their results by the lengths.",
+    ),
     ("GuardOnDataDependent", "branches on the content of a tensor", _CONTROL_FLOW),
     (
         "Constraints violated",
@@ -111,8 +119,17 @@ def exported(model: Any, example_inputs: Any, dynamic_shapes: Any, who: str) -> 
             solved,
             tracing_shortcuts(torch),
             flex_attention_as_ops(),
+            distributions_unchecked(torch),
         ):
-            return torch.export.export(model, args, kwargs, dynamic_shapes=shapes, strict=False)
+            try:
+                return torch.export.export(model, args, kwargs, dynamic_shapes=shapes, strict=False)
+            except Exception as error:
+                if shapes or not needs_plain_ops(error):
+                    raise
+                plain = _plain_or_none(torch, model, args, kwargs)
+                if plain is None:
+                    raise
+                return torch.export.export(plain, args, kwargs, strict=False)
     except Exception as error:  # PyTorch raises many classes, most of them its own RuntimeErrors
         text = str(error).strip() or type(error).__name__
         problem, do = next(
@@ -125,6 +142,14 @@ def exported(model: Any, example_inputs: Any, dynamic_shapes: Any, who: str) -> 
         if "branches" in problem:
             text, do = _branch(error, text), next((_CALLS[f] for f in _functions(error)), do)
         raise ModelError(who, problem, got=first_lines(text), do=do) from error
+
+
+def _plain_or_none(torch: Any, model: Any, args: Any, kwargs: Any) -> Any:
+    """Return a module that takes derivatives as one of plain ops, or None if PyTorch cannot trace it either."""
+    try:
+        return of_plain_ops(torch, model, args, kwargs)
+    except Exception:
+        return None
 
 
 def _each_its_own(arguments: Any) -> Any:

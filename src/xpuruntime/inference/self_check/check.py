@@ -235,8 +235,7 @@ def _against(
     usual = (
         exact is not None and reference.rounds and same and subject.model.quantized is None and not rounded
     )
-    least = table * _USUAL if usual else table
-    limits = [least] * len(truth)
+    limits = [max(table, own) * (_USUAL if usual else 1) for own in _tolerances(graph)]
     comparisons = _compare(subject, ours, truth, limits)
     if all(c.ok for c in comparisons):
         return _right(reference, subject, comparisons)
@@ -275,6 +274,17 @@ def _against(
     if exported:
         return Verdict(Reason.WRONG_RESULT, reference.name, f"{text}; {_OF_EXPORT}", advice=_ADVICE_ON_EXPORT)
     return Verdict(Reason.WRONG_RESULT, reference.name, text)
+
+
+def _tolerances(graph: Graph) -> list[float]:
+    """Return the tolerance of the coarsest float type that each output is computed in: a float64 model may have a network in float32."""
+    types: dict[str, frozenset[DType]] = {}
+    for node in graph.nodes:
+        before = frozenset().union(*(types.get(i, frozenset()) for i in node.inputs if isinstance(i, str)))
+        for value in node.outputs:
+            own = {value.spec.dtype} if value.spec is not None and value.spec.dtype.is_float else set()
+            types[value.name] = before | own
+    return [tolerance_for(*types.get(output.value, ())) for output in graph.outputs]
 
 
 def _own(reference: Reference, subject: CheckedModel) -> list[Array] | None:
@@ -350,8 +360,8 @@ def _limits(
         except Exception:  # then the distance is unknown
             own = None
     lower = None if same else subject.precision
-    moves = widened(least[0], sensitivity(subject.run, names, subject.feeds, ours, lower))
-    return [moves[n] for n in names]
+    moves = widened(min(least, default=0.0), sensitivity(subject.run, names, subject.feeds, ours, lower))
+    return [max(moves[n], limit) for n, limit in zip(names, least, strict=True)]
 
 
 def _compare(

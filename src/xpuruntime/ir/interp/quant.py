@@ -95,13 +95,19 @@ def dynamic_quantize_linear(x: Array) -> tuple[Array, Array, Array]:
 def fake_quantize(
     x: Array, scale: Array, zero_point: Array, *, quant_min: int, quant_max: int, axis: int | None
 ) -> Array:
-    """Quantize and dequantize x: (clip(rint(x * (1 / scale) + zero_point)) - zero_point) * scale, in float32 as PyTorch's kernel."""
+    """Quantize and dequantize x: (clip(code) - zero_point) * scale, in float32 as PyTorch's kernel.
+
+    The code is rint(x / scale) + zero_point for zero points that are integers, and rint(x / scale + zero_point) for floats. NaN has the code ``quant_min``, as there.
+    """
     dtype = np.float64 if x.dtype == np.float64 else np.float32
     at = 0 if axis is None else axis
     factor: Array = _spread(scale, x, at, 0).astype(np.float32)
     zero: Array = _spread(zero_point, x, at, 0).astype(np.float32)
     inverse: Array = 1 / factor
-    codes = np.clip(np.rint(x.astype(dtype) * inverse + zero), quant_min, quant_max)
+    scaled = x.astype(dtype) * inverse
+    codes = np.rint(scaled) + zero if zero_point.dtype.kind in "iu" else np.rint(scaled + zero)
+    codes = np.clip(codes, quant_min, quant_max)
+    codes = np.where(np.isnan(codes), quant_min, codes)
     return np.asarray((codes - zero) * factor)
 
 

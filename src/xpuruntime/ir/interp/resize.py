@@ -73,7 +73,7 @@ def _keys(distance: Array, a: float) -> Array:
     d = np.abs(distance)
     near = ((a + 2) * d - (a + 3)) * d * d + 1
     far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
-    return np.where(d <= 1, near, np.where(d < 2, far, 0.0))
+    return np.where(d <= 1, near, np.where(d < 2, far, np.where(np.isnan(d), d, 0.0)))
 
 
 def _weights(
@@ -166,16 +166,17 @@ def _reflected(x: Array, low: float, high: float) -> Array:
 
 
 def _placed(x: Array, size: int, padding_mode: str, align_corners: bool) -> Array:
-    """Map a coordinate by the padding mode; zeros leaves it unchanged."""
+    """Map a coordinate by the padding mode; zeros leaves it unchanged. NaN is the first place, as in PyTorch."""
     if padding_mode == "reflection":
         x = _reflected(x, 0, size - 1) if align_corners else _reflected(x, -0.5, size - 0.5)
-    return x if padding_mode == "zeros" else np.clip(x, 0, size - 1)
+    return x if padding_mode == "zeros" else np.where(np.isnan(x), 0, np.clip(x, 0, size - 1))
 
 
 def grid_sample(x: Array, grid: Array, *, mode: str, padding_mode: str, align_corners: bool) -> Array:
     """Sample ``x`` [N, C, space] at grid [N, positions, n], whose last dim runs from the last spatial axis to the first.
 
-    Nearest rounds half to even. Cubic (a = -0.75) applies the padding mode to each tap, as in PyTorch.
+    Nearest rounds half to even. Cubic (a = -0.75) applies the padding mode to each tap, as in PyTorch. The result is NaN at NaN and infinite
+    positions, unless the padding mode or nearest maps them to a place.
     """
     space, n = x.shape[2:], x.ndim - 2
     at = [_unnormalized(grid[..., n - 1 - i], space[i], align_corners) for i in range(n)]
@@ -191,7 +192,8 @@ def grid_sample(x: Array, grid: Array, *, mode: str, padding_mode: str, align_co
         taps = []
         for a, low, step, size in zip(at, lows, steps, space, strict=True):
             tap = low + reach[step]
-            share = share * (_keys(tap - a, -0.75) if mode == "cubic" else _triangle(tap - a))
+            distance = reach[step] - (a - low)  # beyond 2^53 all taps are one number
+            share = share * (_keys(distance, -0.75) if mode == "cubic" else _triangle(distance))
             taps.append(_placed(tap, size, padding_mode, align_corners) if mode == "cubic" else tap)
         total += _read(x, taps) * share[:, None]
     return total

@@ -108,16 +108,23 @@ def _dynamic(call: NodeCall) -> TaskText:
 
 
 def _fake(call: NodeCall) -> TaskText:
-    """Return the text of ``(clip(rint(x * (1 / scale) + zero_point)) - zero_point) * scale``, in float32 like PyTorch's kernel."""
+    """Return the text of ``(clip(code) - zero_point) * scale``, in float32 like PyTorch's kernel.
+
+    The code is ``rint(x / scale) + zero_point`` for zero points that are integers, and ``rint(x / scale + zero_point)`` for floats.
+    """
     x, y, a = whole(call, 0), result(call), call.attrs
     names, axis = [f"i{d}" for d in range(len(y.shape))], a["axis"] or 0
     compute = "double" if call.tensor(0).spec.dtype is DType.FLOAT64 else "float"
+    code = f"rint(({compute})(moved + ({compute})zero))"
+    if call.tensor(2).spec.dtype.is_integer:
+        code = f"({compute})(rint(moved) + ({compute})zero)"
     body = [
         *unravel(y.shape),
         f"const float scale = {_loaded(*_spread(call, 1, y.shape, axis), 'float')};",
         f"const float zero = {_loaded(*_spread(call, 2, y.shape, axis), 'float')};",
         f"const {compute} moved = ({compute})load<1>({address(x, names)}) * ({compute})(1.0f / scale);",
-        f"{compute} code = rint(({compute})(moved + ({compute})zero));",
+        f"{compute} code = {code};",
+        f"if (code != code) code = ({compute}){number(float(a['quant_min']))};  // as PyTorch does for NaN",
         f"code = minimum(maximum(code, ({compute}){number(float(a['quant_min']))}), ({compute}){number(float(a['quant_max']))});",
         f"store<1>({address(y, names)}, convert<{storage(call.outputs[0].dtype)}>((code - ({compute})zero) * ({compute})scale));",
     ]

@@ -13,7 +13,7 @@ from typing import Any
 from ...protocols import Array
 from ...runtime import Executor, Weights
 from ...runtime.collectives.rank_threads import RankThreads
-from ..steps import Steps
+from ..steps import Steps, fetched_array
 
 __all__ = ["RankedSteps"]
 
@@ -35,6 +35,7 @@ class RankedSteps(Steps):
     ) -> None:
         self.ranks, self._others = ranks, tuple(others)
         self._outputs: dict[tuple[int, str], list[Array]] = {}
+        self._arrays: dict[tuple[Any, ...], Array] = {}
         super().__init__(program, weights, communicator=ranks.communicators[0], **words)
 
     def executor(self, entry: str) -> Executor:
@@ -51,11 +52,24 @@ class RankedSteps(Steps):
             if rank == 0:
                 executor.run_arrays(inputs, out)
                 return
-            outputs = self._outputs.get((rank, entry))
             other = self._others[rank - 1]._opened[entry]
-            self._outputs[rank, entry] = other.run_arrays(inputs, outputs)
+            outputs = self._outputs.get((rank, entry))
+            if outputs is None:
+                outputs = self._outputs[rank, entry] = self._unread_outputs(rank, other)
+            other.run_arrays(inputs, outputs)
 
         self.ranks.run(work)
+
+    def _unread_outputs(self, rank: int, executor: Executor) -> list[Array]:
+        """Return arrays for the outputs of another rank, which nobody reads. Entry points with equal outputs share them."""
+        arrays = []
+        for index, spec in enumerate(executor.entry.outputs):
+            shape = tuple(int(d) for d in spec.shape)  # type: ignore[arg-type]
+            key = (rank, index, shape, spec.dtype)
+            if key not in self._arrays:
+                self._arrays[key] = fetched_array(shape, spec.dtype, executor.backend)
+            arrays.append(self._arrays[key])
+        return arrays
 
     def write_counts(self, rows: Sequence[Array]) -> None:
         """Set the counts of each text for ``sample``."""
@@ -74,3 +88,5 @@ class RankedSteps(Steps):
         for steps in self._others:
             steps.close()
         self.ranks.close()
+        self._outputs.clear()
+        self._arrays.clear()

@@ -101,7 +101,12 @@ def _softmax(op: str) -> Exporter:
         if e.opset < 13 and e["dim"] != e.spec().rank - 1:
             raise IrError(f"{e.node.op} %{e.node.name}", "opsets below 13 support the last dim only")
         dtype = e.node.spec.dtype
-        e.add(op, [e.operand(0, dtype)], out=True, axis=e["dim"])
+        x = e.operand(0, dtype)
+        if not e.spec().rank:  # ONNX takes no scalar
+            line = e.add(op, [e.add("Reshape", [x, e.ints([1])])], axis=0)
+            e.add("Reshape", [line, e.ints([])], out=True)
+            return
+        e.add(op, [x], out=True, axis=e["dim"])
 
     return export
 

@@ -13,20 +13,20 @@ from .graph_builder import Exporter, NodeExport, done, full_padding
 __all__ = ["EXPORTERS"]
 
 
-def _reduced(e: NodeExport, op: str, value: str, *, out: bool = False) -> str:
+def _reduced(e: NodeExport, op: str, value: str, *, out: bool = False, keep: bool | None = None) -> str:
     """Add a Reduce op; its axes are an input from opset 18 on (ReduceSum: 13)."""
-    axes, keep = list(e["dim"]), int(e["keepdim"])
+    axes, keep = list(e["dim"]), e["keepdim"] if keep is None else keep
     if not axes and e.spec().rank:  # a reduction over no axis
         if e.opset < 18:
             raise IrError(
                 f"{e.node.op} %{e.node.name}", "opsets below 18 cannot reduce over an empty list of axes"
             )
-        return e.add(op, [value], out=out, keepdims=keep, noop_with_empty_axes=1)
+        return e.add(op, [value], out=out, keepdims=int(keep), noop_with_empty_axes=1)
     if not axes:
-        return e.add(op, [value], out=out, keepdims=keep)
+        return e.add(op, [value], out=out, keepdims=int(keep))
     if e.opset >= (13 if op == "ReduceSum" else 18):
-        return e.add(op, [value, e.ints(axes)], out=out, keepdims=keep)
-    return e.add(op, [value], out=out, keepdims=keep, axes=axes)
+        return e.add(op, [value, e.ints(axes)], out=out, keepdims=int(keep))
+    return e.add(op, [value], out=out, keepdims=int(keep), axes=axes)
 
 
 def _reduce(op: str) -> Exporter:
@@ -58,7 +58,8 @@ def _spatial(op: str, global_pool: str) -> Exporter:
 def _truth(op: str) -> Exporter:
     def export(e: NodeExport) -> None:
         reduced = _reduced(e, op, e.cast(e.operand(0, DType.BOOL), DType.INT32))
-        e.to(reduced, DType.BOOL, DType.INT32)
+        # Of no element, the maximum is the lowest integer, which is not true.
+        e.add("Greater", [reduced, e.constant(0, DType.INT32)], out=True)
 
     return export
 
@@ -83,9 +84,26 @@ def _var(e: NodeExport) -> None:
     e.add("Identity", [squares], out=True)
 
 
+def _logsumexp(e: NodeExport) -> None:
+    """Write logsumexp as its definition. ReduceLogSumExp of ONNX Runtime 1.31 gives -inf if the first of several elements is -inf."""
+    dtype = e.node.spec.dtype
+    x = e.operand(0, dtype)
+    largest = _reduced(e, "ReduceMax", x, keep=True)
+    finite = e.add("Less", [e.add("Abs", [largest]), e.constant(math.inf, dtype)])
+    shift = e.add("Where", [finite, largest, e.constant(0, dtype)])
+    total = _reduced(e, "ReduceSum", e.add("Exp", [e.add("Sub", [x, shift])]))
+    if not e["keepdim"]:
+        shift = _reduced(e, "ReduceMax", shift)
+    e.add("Add", [e.add("Log", [total]), shift], out=True)
+
+
 def _norm(e: NodeExport) -> None:
     p, dtype = e["ord"], e.node.spec.dtype
     x = e.operand(0, dtype)
+    if p == 0:
+        nonzero = e.add("Not", [e.add("Equal", [x, e.constant(0, dtype)])])
+        _reduced(e, "ReduceSum", e.cast(nonzero, dtype), out=True)
+        return
     if p in (1.0, 2.0):
         _reduced(e, f"ReduceL{int(p)}", x, out=True)
     elif math.isinf(p):
@@ -134,7 +152,11 @@ def _extreme(reduce: str, arg: str) -> Exporter:
 def _running(op: str) -> Exporter:
     def export(e: NodeExport) -> None:
         x = e.operand(0, e.node.spec.dtype)
-        flags = {k: 1 for k in ("exclusive", "reverse") if e[k]}
+        flags: dict[str, Any] = {k: 1 for k in ("exclusive", "reverse") if e[k]}
+        if not e.spec().rank:  # ONNX takes no scalar
+            line = e.add("Reshape", [x, e.ints([1])])
+            e.add("Reshape", [e.add(op, [line, e.constant(0, DType.INT64)], **flags), e.ints([])], out=True)
+            return
         e.add(op, [x, e.constant(e["dim"], DType.INT64)], out=True, **flags)
 
     return export
@@ -251,7 +273,7 @@ EXPORTERS: dict[str, Exporter] = {
     "fused_convolution": _fused_conv,
     "fused_linear": _fused_linear,
     "linear": _linear,
-    "logsumexp": _reduce("ReduceLogSumExp"),
+    "logsumexp": _logsumexp,
     "matmul": _plain("MatMul"),
     "matmul_integer": _plain("MatMulInteger"),
     "max": _extreme("ReduceMax", "ArgMax"),

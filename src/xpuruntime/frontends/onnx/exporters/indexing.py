@@ -182,10 +182,88 @@ def _diagonal(e: NodeExport) -> None:
     e.add("Gather", [lines, _table(e, table)], out=True, axis=len(other_dims))
 
 
+def _as_strided(e: NodeExport) -> None:
+    """Write as_strided as a Gather by an index table, along the dims that it does not keep."""
+    shape, size, stride, offset = e.spec().shape, e["size"], e["stride"], e["offset"]
+    kept = next((k for k in range(len(shape), -1, -1) if _keeps(k, shape, size, stride, offset)), None)
+    if kept is None:
+        raise e.no("strides over dims of symbolic size")
+    table = np.full(size[kept:], offset, np.int64)
+    for axis, step in enumerate(stride[kept:]):
+        steps = np.arange(table.shape[axis]) * step
+        table = table + steps.reshape([-1 if i == axis else 1 for i in range(table.ndim)])
+    lines = _shaped(e, e.operand(0), [*shape[:kept], math.prod(shape[kept:])])
+    e.add("Gather", [lines, _table(e, table)], out=True, axis=kept)
+
+
+def _keeps(
+    count: int, shape: Sequence[DimLike], size: Sequence[DimLike], stride: Sequence[DimLike], offset: DimLike
+) -> bool:
+    """Return whether as_strided keeps the first dims, so that each of their elements has its own, equal windows."""
+    if count > len(size) or not isinstance(offset, int):
+        return False
+    if any(shape[i] != size[i] or stride[i] != math.prod(shape[i + 1 :]) for i in range(count)):
+        return False
+    sizes, steps, inner = ([d for d in row[count:] if isinstance(d, int)] for row in (size, stride, shape))
+    if len(sizes) + count < len(size) or len(steps) < len(sizes) or len(inner) + count < len(shape):
+        return False
+    return offset + sum((s - 1) * step for s, step in zip(sizes, steps, strict=True)) < math.prod(inner)
+
+
+def _masked_select(e: NodeExport) -> None:
+    """Write masked_select as Compress of the flat operand."""
+    x, mask = e.operand(0), e.operand(1)
+    if e.spec(0).shape != e.spec(1).shape:
+        size = e.builder.dims(_broadcast(e, [e.spec(0).shape, e.spec(1).shape]))
+        x, mask = e.add("Expand", [x, size]), e.add("Expand", [mask, size])
+    e.add("Compress", [x, e.add("Reshape", [mask, e.ints([-1])])], out=True)
+
+
+def _embedding_bag(e: NodeExport) -> None:
+    """Write embedding_bag as rows that are scattered to the bags of their positions."""
+    spec, dtype, mode = e.spec(1), e.spec().dtype, e["mode"]
+    count, bags = spec.shape[0], e.node.spec.shape[0]
+    if spec.rank != 1 or not isinstance(count, int) or not isinstance(bags, int):
+        raise e.no("bags of indices whose number is symbolic")
+    if (mode == "max" and len(e.outs) > 3) or e.opset < 18:
+        raise e.no("the indices of maxima, or opsets below 18")
+    offsets, positions = e.operand(2, DType.INT64), e.constant(np.arange(count)[:, None], DType.INT64)
+    starts = e.add("Slice", [offsets, e.ints([0]), e.ints([bags]), e.ints([0])])
+    began = e.cast(e.add("LessOrEqual", [starts, positions]), DType.INT64)
+    bag = e.add("Sub", [e.add("ReduceSum", [began, e.ints([1])], keepdims=1), e.ints([1])])
+    valid = e.constant(np.ones((count, 1), bool))
+    if e["include_last_offset"]:
+        end = e.add("Slice", [offsets, e.ints([bags]), e.ints([bags + 1]), e.ints([0])])
+        valid = e.add("Less", [positions, end])
+    if e["padding_idx"] >= 0:
+        index = _unsqueezed(e, e.operand(1, DType.INT64), 1)
+        other = e.add("Not", [e.add("Equal", [index, e.ints([e["padding_idx"]])])])
+        valid = e.add("And", [valid, other])
+    rows = e.add("Gather", [e.operand(0), e.operand(1)], axis=0)
+    if e.has(3):
+        rows = e.add("Mul", [rows, _unsqueezed(e, e.operand(3, dtype), 1)])
+    neutral = -math.inf if mode == "max" else 0
+    rows = e.add("Where", [valid, rows, e.constant(neutral, dtype)])
+    first = e.add("Expand", [e.constant(neutral, dtype), e.builder.dims(list(e.node.spec.shape))])
+    total = e.add("ScatterND", [first, bag, rows], reduction="max" if mode == "max" else "add")
+    zeros, ones = e.constant(np.zeros(bags), DType.INT64), e.cast(valid, DType.INT64)
+    ones = e.add("Reshape", [ones, e.ints([-1])])
+    size = e.add("ScatterND", [zeros, bag, ones], reduction="add")
+    number = _unsqueezed(e, size, 1)
+    if mode == "mean":
+        total = e.add("Div", [total, e.cast(e.add("Max", [number, e.ints([1])]), dtype)])
+    elif mode == "max":
+        filled = e.add("Less", [e.ints([0]), number])
+        total = e.add("Where", [filled, total, e.constant(0, dtype)])
+    flat = e.add("Reshape", [bag, e.ints([-1])])
+    for value, out in zip((total, flat, size, zeros), e.outs, strict=False):
+        e.builder.add("Identity", [value], [out])
+
+
 def _table(e: NodeExport, indices: Array) -> str:
     if indices.size > _MAX_TABLE_ELEMENTS:
         raise e.no(f"an index table of {indices.size:,} elements")
-    return e.constant(np.ascontiguousarray(indices), DType.INT64)
+    return e.constant(indices.copy(), DType.INT64)
 
 
 def _shaped(e: NodeExport, value: str, size: Sequence[DimLike]) -> str:
@@ -200,17 +278,18 @@ def _open_first(size: Sequence[DimLike]) -> Sequence[DimLike]:
 
 
 def _masked_scatter(e: NodeExport) -> None:
-    """Write masked_scatter: each true element of the mask takes the source element of its rank; the others keep x."""
-    if 0 in e.spec(2).shape or not e.spec(0).rank or not e.spec(1).rank:
-        raise e.no("an empty source, or a scalar")
-    if e.opset < 12:
-        raise e.no("opsets below 12 have no Max of integers")
+    """Write masked_scatter: each true element of the mask takes the source element of its rank; the others keep x.
+
+    An element before the source is what is read before the first true one, since the source may be empty.
+    """
+    if not e.spec(0).rank or not e.spec(1).rank:
+        raise e.no("a scalar")
     shape = e.builder.dims(list(e.node.spec.shape))
     mask = e.add("Expand", [e.operand(1), shape])
     flat = e.add("Reshape", [e.cast(mask, DType.INT64), e.ints([-1])])
-    number = e.add("Sub", [e.add("CumSum", [flat, e.constant(0, DType.INT64)]), e.ints([1])])
-    number = e.add("Max", [number, e.ints([0])])
+    number = e.add("CumSum", [flat, e.constant(0, DType.INT64)])
     source = e.add("Reshape", [e.operand(2), e.ints([-1])])
+    source = e.add("Concat", [e.constant([0], e.spec(2).dtype), source], axis=0)
     selected = e.add("Reshape", [e.add("Gather", [source, number], axis=0), shape])
     e.add("Where", [mask, selected, e.operand(0)], out=True)
 
@@ -241,13 +320,16 @@ def _cdist(e: NodeExport) -> None:
 
 
 EXPORTERS: dict[str, Exporter] = {
+    "as_strided": _as_strided,
     "cdist": _cdist,
     "diagonal": _diagonal,
+    "embedding_bag": _embedding_bag,
     "im2col": _im2col,
     "index": _index,
     "index_copy": _index_copy,
     "index_put": _index_put,
     "masked_scatter": _masked_scatter,
+    "masked_select": _masked_select,
     "select_scatter": _select_scatter,
     "slice_scatter": _slice_scatter,
 }

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
 
 from ....types import Dim, DimLike, DType
 from .graph_builder import Exporter, NodeExport, done, slice_end
@@ -121,18 +124,26 @@ def _triangle(upper: int) -> Exporter:
 
 
 def _space_to_depth(e: NodeExport) -> None:
-    if e["mode"] != "DCR" and e.opset < 28:
-        raise e.no("SpaceToDepth supports mode DCR only")
-    e.add("SpaceToDepth", [e.operand(0)], out=True, blocksize=e["block_size"])
+    """Write SpaceToDepth for mode DCR; for PyTorch's order (CRD) a transposition of the blocks."""
+    if e["mode"] == "DCR":
+        e.add("SpaceToDepth", [e.operand(0)], out=True, blocksize=e["block_size"])
+        return
+    shape, out, block = e.spec().shape, e.node.spec.shape, e["block_size"]
+    if len(shape) != 4:
+        raise e.no("pixel_unshuffle without a batch dim")
+    split = [shape[0], shape[1], out[2], block, out[3], block]
+    blocks = e.add("Reshape", [e.operand(0), e.builder.dims(split)])
+    blocks = e.add("Transpose", [blocks], perm=[0, 1, 3, 5, 2, 4])
+    e.add("Reshape", [blocks, e.builder.dims(list(out))], out=True)
 
 
 _REDUCE = {"none": None, "add": "add", "mul": "mul", "amax": "max", "amin": "min"}
 
 
-def _reduction(e: NodeExport) -> str | None:
-    if e["reduce"] not in _REDUCE:
-        raise e.no(f"scattering with {e['reduce']}")
-    reduction = _REDUCE[e["reduce"]]
+def _reduction(e: NodeExport, word: str) -> str | None:
+    if word not in _REDUCE:
+        raise e.no(f"scattering with {word}")
+    reduction = _REDUCE[word]
     first = 18 if reduction in ("max", "min") else 16
     if reduction and e.opset < first:
         raise e.no(f"opsets below {first} cannot accumulate by {reduction}")
@@ -140,16 +151,58 @@ def _reduction(e: NodeExport) -> str | None:
 
 
 def _scatter(e: NodeExport) -> None:
-    reduction = _reduction(e)
-    if not e["include_self"] and reduction:
-        raise e.no("a reduction without the old element (include_self=False)")
+    mean = e["reduce"] == "mean"
+    reduction = _reduction(e, "add" if mean else e["reduce"])
     src = e.operand(2, e.spec().dtype)
     shape = list(e.spec(1).shape)
     if not isinstance(e.node.inputs[2], str):
         src = e.add("Expand", [src, e.builder.dims(shape)])
     elif list(e.spec(2).shape) != shape:  # PyTorch reads the part that the indices cover
         src = e.add("Slice", [src, e.ints([0] * len(shape)), e.builder.dims(shape)])
-    e.add("ScatterElements", [e.operand(0), e.operand(1), src], out=True, axis=e["dim"], reduction=reduction)
+    x, index = e.operand(0), e.operand(1)
+    if reduction and not e["include_self"]:
+        x = _without_targets(e, x, index, shape)
+    if mean:
+        _scatter_mean(e, x, index, src)
+    elif reduction in ("add", "mul") and e.spec().dtype.is_float and e.spec().dtype.bits <= 16:
+        # As PyTorch does; ONNX Runtime has no kernel for 16 bits.
+        operands = [e.cast(x, DType.FLOAT32), index, e.cast(src, DType.FLOAT32)]
+        written = e.add("ScatterElements", operands, axis=e["dim"], reduction=reduction)
+        e.to(written, e.spec().dtype, DType.FLOAT32)
+    else:
+        e.add("ScatterElements", [x, index, src], out=True, axis=e["dim"], reduction=reduction)
+
+
+def _without_targets(e: NodeExport, x: str, index: str, shape: list[DimLike]) -> str:
+    """Add ``x`` with the neutral element of the reduction where it is written (include_self=False)."""
+    dtype, word = e.spec().dtype, e["reduce"]
+    if dtype is DType.BOOL:
+        raise e.no("scattering booleans with include_self=False")
+    limits = (-math.inf, math.inf) if dtype.is_float else _limits(dtype)
+    neutral = {"mul": 1, "amax": limits[0], "amin": limits[1]}.get(word, 0)
+    fill = e.add("Expand", [e.constant(np.array(neutral, dtype.numpy)), e.builder.dims(shape)])
+    return e.add("ScatterElements", [x, index, fill], axis=e["dim"])
+
+
+def _limits(dtype: DType) -> tuple[int, int]:
+    limits = np.iinfo(dtype.numpy)
+    return int(limits.min), int(limits.max)
+
+
+def _scatter_mean(e: NodeExport, x: str, index: str, src: str) -> None:
+    """Write the sum of each target's elements by their number, in float32 for 16-bit floats as in PyTorch."""
+    dtype = e.spec().dtype
+    if not dtype.is_float:
+        raise e.no("scattering integers with mean")
+    wide = dtype if dtype.bits > 16 else DType.FLOAT32
+    x, src = (v if wide is dtype else e.cast(v, wide) for v in (x, src))
+    add = {"axis": e["dim"], "reduction": "add"}
+    ones = e.add("Expand", [e.constant(1, wide), e.add("Shape", [index])])
+    first = e.constant(int(e["include_self"]), wide)
+    count = e.add("Expand", [first, e.add("Shape", [x])])
+    count = e.add("Max", [e.add("ScatterElements", [count, index, ones], **add), e.constant(1, wide)])
+    total = e.add("ScatterElements", [x, index, src], **add)
+    e.to(e.add("Div", [total, count]), dtype, wide)
 
 
 def _scatter_nd(e: NodeExport) -> None:
@@ -157,12 +210,16 @@ def _scatter_nd(e: NodeExport) -> None:
         "ScatterND",
         [e.operand(0), e.operand(1, DType.INT64), e.operand(2)],
         out=True,
-        reduction=_reduction(e),
+        reduction=_reduction(e, e["reduce"]),
     )
 
 
 def _ranked(e: NodeExport, size: str, **flags: Any) -> None:
-    """Write TopK. Booleans, which it does not take, are ranked as integers."""
+    """Write TopK. Booleans, which it does not take, are ranked as integers; a scalar is its own order."""
+    if not e.spec().rank:
+        for value, out in zip((e.operand(0), e.constant(0, DType.INT64)), e.outs, strict=True):
+            e.builder.add("Identity", [value], [out])
+        return
     if e.spec().dtype is not DType.BOOL:
         e.add("TopK", [e.operand(0), size], out=True, **flags)
         return
@@ -179,7 +236,7 @@ def _topk(e: NodeExport) -> None:
 
 
 def _sort(e: NodeExport) -> None:
-    size = e.builder.dims([e.spec().shape[e["dim"]]])
+    size = e.builder.dims([e.spec().shape[e["dim"]]] if e.spec().rank else [1])
     _ranked(e, size, axis=e["dim"], largest=int(e["descending"]))
 
 

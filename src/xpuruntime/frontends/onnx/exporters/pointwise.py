@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-from ....errors import IrError
 from ....types import DType
 from .graph_builder import Exporter, NodeExport, done
 
@@ -13,7 +12,7 @@ __all__ = ["EXPORTERS"]
 _SAME = {
     "abs": "Abs", "acos": "Acos", "acosh": "Acosh", "asin": "Asin", "asinh": "Asinh", "atan": "Atan", "atanh": "Atanh",
     "ceil": "Ceil", "clone": "Identity", "cos": "Cos", "cosh": "Cosh", "erf": "Erf", "exp": "Exp",
-    "floor": "Floor", "log": "Log", "neg": "Neg", "reciprocal": "Reciprocal", "relu": "Relu",
+    "floor": "Floor", "log": "Log", "reciprocal": "Reciprocal", "relu": "Relu",
     "sigmoid": "Sigmoid", "sin": "Sin", "sinh": "Sinh", "softsign": "Softsign", "sqrt": "Sqrt",
     "tan": "Tan", "tanh": "Tanh",
 }  # fmt: skip
@@ -58,6 +57,15 @@ def _binary(op: str) -> Exporter:
 
 def _bitwise_not(e: NodeExport) -> None:
     e.add("Not" if e.spec().dtype is DType.BOOL else "BitwiseNot", [e.operand(0)], out=True)
+
+
+def _neg(e: NodeExport) -> None:
+    """Write Neg; of unsigned integers, which ONNX does not negate, the difference from 0."""
+    dtype = e.spec().dtype
+    if dtype.is_integer and not dtype.is_signed:
+        e.add("Sub", [e.constant(0, dtype), e.operand(0)], out=True)
+    else:
+        e.add("Neg", [e.operand(0)], out=True)
 
 
 def _sign(e: NodeExport) -> None:
@@ -110,6 +118,10 @@ def _mod(fmod: bool) -> Exporter:
     def export(e: NodeExport) -> None:
         dtype = e.common()
         a, b = e.operand(0, dtype), e.operand(1, dtype)
+        if fmod and dtype.is_integer:  # ONNX Runtime computes it in float64, which rounds large integers
+            toward_zero = e.add("Mul", [e.add("Div", [a, b]), b])
+            e.add("Sub", [a, toward_zero], out=True)
+            return
         if fmod or dtype.is_integer:
             e.add("Mod", [a, b], out=True, fmod=1 if fmod else None)
             return
@@ -125,14 +137,52 @@ def _shift(direction: str) -> Exporter:
     def export(e: NodeExport) -> None:
         dtype = e.common()
         if dtype.is_signed:
-            raise IrError(
-                f"{e.node.op} %{e.node.name}",
-                "ONNX supports shifts of unsigned integers only",
-                got=dtype.value,
-            )
+            _signed_shift(e, direction, dtype)
+            return
         e.add("BitShift", [e.operand(0, dtype), e.operand(1, dtype)], out=True, direction=direction)
 
     return export
+
+
+def _signed_shift(e: NodeExport, direction: str, dtype: DType) -> None:
+    """Write a shift of signed integers in uint64, since ONNX shifts unsigned ones only. To the right the sign is kept."""
+    if e.opset < 12:
+        raise e.no("opsets below 12 have no Min of integers")
+    wide = DType.INT64
+    x, count = e.operand(0, wide), e.add("Min", [e.operand(1, wide), e.constant(63, wide)])
+    negative, ones = e.add("Less", [x, e.constant(0, wide)]), e.constant(-1, wide)
+    right = direction == "RIGHT"
+    if right:  # of a negative number its complement is shifted
+        x = e.add("Where", [negative, e.add("Sub", [ones, x]), x])
+    operands = [e.cast(x, DType.UINT64), e.cast(count, DType.UINT64)]
+    shifted = e.cast(e.add("BitShift", operands, direction=direction), wide)
+    if right:
+        shifted = e.add("Where", [negative, e.add("Sub", [ones, shifted]), shifted])
+    e.to(shifted, dtype, wide)
+
+
+def _atan2(e: NodeExport) -> None:
+    """Write atan2 as the angle in the first quadrant, moved by the signs of both operands. Zeros have signs, too."""
+    dtype = e.node.spec.dtype
+    y, x = e.operand(0, dtype), e.operand(1, dtype)
+    height, width, zero = e.add("Abs", [y]), e.add("Abs", [x]), e.constant(0, dtype)
+    ratio = e.add("Div", [height, width])
+    ratio = e.add("Where", [e.add("Equal", [height, width]), e.constant(1, dtype), ratio])  # inf / inf
+    ratio = e.add("Where", [e.add("Equal", [y, zero]), zero, ratio])
+    angle = e.add("Atan", [ratio])
+    mirrored = e.add("Sub", [e.constant(math.pi, dtype), angle])
+    angle = e.add("Where", [_has_sign(e, x, dtype), mirrored, angle])
+    # A factor: ONNX Runtime's Where writes -0 as 0. It is NaN where x is, which y = 0 would hide.
+    sign = e.add("Where", [_has_sign(e, y, dtype), e.constant(-1, dtype), e.constant(1, dtype)])
+    sign = e.add("Where", [e.add("Equal", [x, x]), sign, x])
+    e.add("Mul", [angle, sign], out=True)
+
+
+def _has_sign(e: NodeExport, value: str, dtype: DType) -> str:
+    """Add the test of a sign bit. The reciprocal of -0 is -inf."""
+    zero = e.constant(0, dtype)
+    of_zero = e.add("Less", [e.add("Div", [e.constant(1, dtype), value]), zero])
+    return e.add("Or", [e.add("Less", [value, zero]), of_zero])
 
 
 def _pow(e: NodeExport) -> None:
@@ -181,8 +231,11 @@ def _round(e: NodeExport) -> None:
     if not e["decimals"]:
         e.add("Round", [e.operand(0)], out=True)
         return
-    scale = e.constant(10.0 ** e["decimals"], e.spec().dtype)
-    e.add("Div", [e.add("Round", [e.add("Mul", [e.operand(0), scale])]), scale], out=True)
+    dtype = e.spec().dtype
+    wide = DType.FLOAT32 if dtype.is_float and dtype.bits <= 16 else dtype  # as PyTorch does
+    scale = e.constant(10.0 ** e["decimals"], wide)
+    rounded = e.add("Round", [e.add("Mul", [e.operand(0, wide), scale])])
+    e.to(e.add("Div", [rounded, scale]), dtype, wide)
 
 
 def _isinf(e: NodeExport) -> None:
@@ -229,9 +282,32 @@ def _trunc(e: NodeExport) -> None:
         e.add("Identity", [e.operand(0)], out=True)
 
 
+def _fake_quantize(e: NodeExport) -> None:
+    """Write fake_quantize as arithmetic in float32. NaN has the code ``quant_min``."""
+    dtype, rank, whole = e.spec().dtype, e.spec().rank, e.spec(2).dtype.is_integer
+    compute = DType.FLOAT64 if dtype is DType.FLOAT64 else DType.FLOAT32
+    shape = e.ints([-1 if i == (e["axis"] or 0) else 1 for i in range(rank)])
+    scale, zero = e.operand(1, DType.FLOAT32), e.operand(2, DType.FLOAT32)
+    inverse = e.add("Reciprocal", [scale])
+    values = [scale, zero, inverse]
+    if any(e.spec(i).rank for i in (1, 2)):
+        values = [e.add("Reshape", [v, shape]) for v in values]
+    scale, zero, inverse = (v if compute is DType.FLOAT32 else e.cast(v, compute) for v in values)
+    moved = e.add("Mul", [e.operand(0, compute), inverse])
+    if whole:
+        code = e.add("Add", [e.add("Round", [moved]), zero])
+    else:
+        code = e.add("Round", [e.add("Add", [moved, zero])])
+    low, high = (e.constant(e[k], compute) for k in ("quant_min", "quant_max"))
+    code = e.add("Where", [e.add("Equal", [code, code]), code, low])
+    code = e.add("Min", [e.add("Max", [code, low]), high])
+    e.to(e.add("Mul", [e.add("Sub", [code, zero]), scale]), dtype, compute)
+
+
 EXPORTERS: dict[str, Exporter] = {
     **{name: _unary(op) for name, op in _SAME.items()},
     **{name: _binary(op) for name, op in _BINARY.items()},
+    "atan2": _atan2,
     "bitcast": lambda e: done(e.add("BitCast", [e.operand(0)], out=True, to=e.builder.numbers[e["dtype"]])),
     "bitwise_left_shift": _shift("LEFT"),
     "bitwise_not": _bitwise_not,
@@ -242,6 +318,7 @@ EXPORTERS: dict[str, Exporter] = {
     "eq": _text_equal,
     "exp2": _through("Exp", math.log(2), "before"),
     "expm1": _shifted("Exp", add_first=False),
+    "fake_quantize": _fake_quantize,
     "fmod": _mod(True),
     "isinf": _isinf,
     "isnan": lambda e: done(e.add("IsNaN", [e.operand(0)], out=True)),
@@ -253,6 +330,7 @@ EXPORTERS: dict[str, Exporter] = {
     "logical_or": _logic("Or"),
     "logical_xor": _logic("Xor"),
     "ne": _ne,
+    "neg": _neg,
     "pow": _pow,
     "remainder": _mod(False),
     "round": _round,

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
+
+import numpy as np
 
 from ....types import DType
 from .graph_builder import Exporter, NodeExport, full_padding
@@ -28,18 +31,27 @@ def _batched(e: NodeExport, rank: int) -> None:
 
 def _average(e: NodeExport) -> None:
     _batched(e, len(e["kernel_size"]))
-    if e["divisor"] is not None:
-        raise e.no("a divisor other than the window's size")
-    e.add(
-        "AveragePool", [e.operand(0)], out=True, **_window(e), count_include_pad=int(e["count_include_pad"])
-    )
+    if e["divisor"] is None:
+        padded = int(e["count_include_pad"])
+        e.add("AveragePool", [e.operand(0)], out=True, **_window(e), count_include_pad=padded)
+        return
+    if e["ceil_mode"]:
+        raise e.no("a divisor of its own with ceil_mode")
+    mean = e.add("AveragePool", [e.operand(0)], **_window(e), count_include_pad=1)
+    factor = math.prod(e["kernel_size"]) / e["divisor"]
+    e.add("Mul", [mean, e.constant(factor, e.spec().dtype)], out=True)
 
 
 def _max(e: NodeExport) -> None:
     _batched(e, len(e["kernel_size"]))
-    if len(e.outs) > 1 and e["indices_over"] == "plane":
-        raise e.no("indices within a plane")
     order = 1 if e["indices_over"] == "tensor_column_major" else None
+    outs = e.outs
+    if len(outs) > 1 and e["indices_over"] == "plane":  # ONNX counts through the whole tensor
+        over_all = e.builder.fresh(outs[1])
+        e.builder.add("MaxPool", [e.operand(0)], [outs[0], over_all], **_window(e))
+        plane = e.builder.dim(math.prod(e.spec().shape[2:]))
+        e.builder.add("Mod", [over_all, plane], [outs[1]])
+        return
     e.add("MaxPool", [e.operand(0)], out=True, **_window(e), storage_order=order)
 
 
@@ -59,23 +71,58 @@ def _adaptive(op: str, global_op: str) -> Exporter:
         if all(d == 1 for d in size) and len(e.outs) == 1:
             e.add(global_op, [e.operand(0)], out=True)
             return
-        if len(e.outs) > 1 or not all(
-            isinstance(d, int) and isinstance(o, int) and o and d % o == 0
-            for d, o in zip(space, size, strict=True)
-        ):
-            raise e.no("windows of unequal size")
-        kernel = [int(d) // int(o) for d, o in zip(space, size, strict=True)]  # type: ignore[arg-type]
+        if len(e.outs) > 1:
+            raise e.no("the indices of maxima")
+        if not all(isinstance(d, int) and isinstance(o, int) and o for d, o in zip(space, size, strict=True)):
+            raise e.no("windows of symbolic size")
+        sizes = [(int(d), int(o)) for d, o in zip(space, size, strict=True)]  # type: ignore[arg-type]
+        if any(d % o for d, o in sizes):
+            _unequal(e, sizes, average=op == "AveragePool")
+            return
+        kernel = [d // o for d, o in sizes]
         e.add(op, [e.operand(0)], out=True, kernel_shape=kernel, strides=kernel)
 
     return export
 
 
+def _unequal(e: NodeExport, sizes: list[tuple[int, int]], *, average: bool) -> None:
+    """Write adaptive pooling with windows of unequal size axis by axis: a Gather of the windows, and a reduction of each."""
+    value, dtype, axis = e.operand(0), e.spec().dtype, 2
+    if e.opset < 18:
+        raise e.no("windows of unequal size below opset 18")
+    for d, o in sizes:
+        windows = [range(i * d // o, -((i + 1) * d // -o)) for i in range(o)]
+        longest = max(map(len, windows))
+        # A shorter window ends with its last element, which changes no maximum.
+        table = np.array([[w[min(k, len(w) - 1)] for k in range(longest)] for w in windows], np.int64)
+        lines = e.add("Gather", [value, e.constant(table)], axis=axis)
+        after = [1] * (len(sizes) + 1 - axis)
+        if average:
+            inside = np.array([[k < len(w) for k in range(longest)] for w in windows])
+            inside = inside.reshape(o, longest, *after)
+            lines = e.add("Where", [e.constant(inside), lines, e.constant(0, dtype)])
+            total = e.add("ReduceSum", [lines, e.ints([axis + 1])], keepdims=0)
+            length = e.constant(np.array([len(w) for w in windows]).reshape(o, *after), dtype)
+            value = e.add("Div", [total, length])
+        else:
+            value = e.add("ReduceMax", [lines, e.ints([axis + 1])], keepdims=0)
+        axis += 1
+    e.add("Identity", [value], out=True)
+
+
 def _unpool(e: NodeExport) -> None:
-    if e["indices_over"] != "tensor":
-        raise e.no("indices within a plane")
-    size = e.builder.dims([*e.spec().shape[: -len(e["output_size"])], *e["output_size"]])
     rank = len(e["output_size"])
-    e.add("MaxUnpool", [e.operand(0), e.operand(1), size], out=True, kernel_shape=[1] * rank)
+    outer = e.spec().shape[:-rank]
+    if e["indices_over"] == "tensor":
+        size = e.builder.dims([*outer, *e["output_size"]])
+        e.add("MaxUnpool", [e.operand(0), e.operand(1), size], out=True, kernel_shape=[1] * rank)
+        return
+    plane = math.prod(e["output_size"])
+    lines = e.builder.dims([*outer, -1])
+    zeros = e.add("Expand", [e.constant(0, e.spec().dtype), e.builder.dims([*outer, plane])])
+    operands = [e.add("Reshape", [e.operand(i), lines]) for i in (1, 0)]
+    flat = e.add("ScatterElements", [zeros, *operands], axis=len(outer))
+    e.add("Reshape", [flat, e.builder.dims([*outer, *e["output_size"]])], out=True)
 
 
 def _roi_align(e: NodeExport) -> None:

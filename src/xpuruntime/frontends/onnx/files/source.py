@@ -31,7 +31,7 @@ def read_onnx(data: bytes, who: str, name: str, path: Path | None = None) -> Mod
         d.dim_param for v in (*proto.graph.input, *proto.graph.output) for d in v.type.tensor_type.shape.dim
     }
     inputs = tuple(_spec(v, who, dtypes, symbols) for v in proto.graph.input if v.name not in weights)
-    outputs = tuple(_spec(v, who, dtypes, symbols) for v in proto.graph.output)
+    outputs = tuple(_spec(v, who, dtypes, symbols) for v in _with_types(proto))
     products = count_products(tuple(all_nodes(proto.graph)), weights)
     return ModelSource(
         name=checked.name,
@@ -63,6 +63,20 @@ def read_onnx(data: bytes, who: str, name: str, path: Path | None = None) -> Mod
     )
 
 
+def _with_types(proto: Any) -> list[Any]:
+    """Return the graph's outputs. Types that the file omits, as some tools do, are inferred by ONNX."""
+    outputs = list(proto.graph.output)
+    if all(v.type.WhichOneof("value") for v in outputs):
+        return outputs
+    from onnx import shape_inference
+
+    try:
+        inferred = list(shape_inference.infer_shapes(proto).graph.output)
+    except Exception:  # onnx's InferenceError is a class of its C++ module; a model of 2 GiB is a ValueError
+        return outputs
+    return [v if v.type.WhichOneof("value") else i for v, i in zip(outputs, inferred, strict=True)]
+
+
 def _spec(value: Any, who: str, dtypes: Mapping[int, DType], symbols: set[str]) -> TensorSpec:
     kind = value.type.WhichOneof("value")
     if kind != "tensor_type" or value.type.tensor_type.elem_type not in dtypes:
@@ -73,7 +87,9 @@ def _spec(value: Any, who: str, dtypes: Mapping[int, DType], symbols: set[str]) 
             who,
             f"value {value.name!r} must be a tensor of a known element type",
             got=got,
-            do="Sequences, maps and optional values are not supported: export the model with tensors only.",
+            do="Declare its type: onnx.helper.make_tensor_value_info(name, element type, shape)."
+            if kind is None
+            else "Sequences, maps and optional values are not supported: export the model with tensors only.",
         )
     tensor = value.type.tensor_type
     if not tensor.HasField("shape"):

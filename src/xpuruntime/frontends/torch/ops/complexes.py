@@ -9,6 +9,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from ....types import DimLike, DType, TensorSpec
 from ...not_lowered import NotLowered
 from . import create, elementwise, indexing, movement, reduce
@@ -278,7 +280,27 @@ def _r2c(n: AtenLoweringContext) -> PairResults:
     y = str(n.b.dft(y, dim=last % len(shape), onesided=bool(n["onesided"])))
     for dim in other_dims:
         y = str(n.b.dft(y, dim=dim % len(shape)))
-    return _parts_of(n, _scaled(n, y, sizes, forward=True))
+    return _of_real(n, _parts_of(n, _scaled(n, y, sizes, forward=True)), sizes)
+
+
+def _of_real(n: AtenLoweringContext, spectrum: ComplexPair, sizes: Sequence[DimLike]) -> ComplexPair:
+    """Return the spectrum of a real operand, whose imaginary part is exactly 0 where it must be, as PyTorch's is."""
+    imaginary = n.b.where(_is_own_mirror(n, sizes), 0.0, spectrum.imaginary)
+    return ComplexPair(spectrum.value, str(imaginary))
+
+
+def _is_own_mirror(n: AtenLoweringContext, sizes: Sequence[DimLike]) -> str:
+    """Add a mask of the frequencies 0 and size / 2, which are real for real operands: rounding errors there would decide the sign of an angle of pi."""
+    shape, mask = n.out().shape, ""
+    for dim, size in zip(n["dim"], sizes, strict=True):
+        length = _fixed(size)
+        bins = np.arange(_fixed(shape[dim]))
+        row = ((2 * bins) % length == 0).reshape(
+            [-1 if i == dim % len(shape) else 1 for i in range(len(shape))]
+        )
+        own = str(n.b.constant(row))
+        mask = str(n.b.logical_and(mask, own)) if mask else own
+    return mask
 
 
 def _c2c(n: AtenLoweringContext, x: str, y: str) -> PairResults:
@@ -287,7 +309,9 @@ def _c2c(n: AtenLoweringContext, x: str, y: str) -> PairResults:
         return ComplexPair(x, y)
     sizes, forward = [n.spec(x).shape[d] for d in n["dim"]], bool(n["forward"])
     spectrum = _fft(n, str(_as_real(n, x, y)), forward=forward)
-    return _parts_of(n, _scaled(n, spectrum, sizes, forward=forward))
+    parts = _parts_of(n, _scaled(n, spectrum, sizes, forward=forward))
+    zeros = any(node.name == y and node.op == "full" and node.attrs["value"] == 0 for node in n.b.nodes)
+    return _of_real(n, parts, sizes) if zeros else parts
 
 
 def _c2r(n: AtenLoweringContext, x: str, y: str) -> PairResults:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ....ir import MAX_CONST_ELEMENTS
 from ....types import Dim
 from ...not_lowered import NotLowered
-from .context import AtenLoweringContext, OpLowering, Results
+from .context import IGNORED_ARGUMENTS, AtenLoweringContext, OpLowering, Results
 
 __all__ = ["LOWERINGS"]
 
@@ -65,6 +65,29 @@ def _triangle(name: str) -> OpLowering:
     return lower
 
 
+def _computed(n: AtenLoweringContext) -> Results:
+    """Lower a window or a list of frequencies, whose numbers fix it, as a constant that PyTorch computes."""
+    import torch
+
+    numbers = {name: n[name] for name in n.args if name not in IGNORED_ARGUMENTS and name != "dtype"}
+    if any(isinstance(number, Dim) for number in numbers.values()):
+        raise NotLowered("its size is not fixed")
+    if any(isinstance(d, Dim) or d > MAX_CONST_ELEMENTS for d in n.out().shape):
+        raise NotLowered("a window of many elements is not supported")
+    packet, _, overload = n.op.partition(".")
+    call = getattr(getattr(torch.ops.aten, packet), overload or "default")
+    return str(n.b.constant(call(**numbers, dtype=getattr(torch, n.dtype().value), device="cpu").numpy()))
+
+
+_WINDOWS = (
+    *(f"{name}_window{kind}" for name in ("bartlett", "blackman", "hann") for kind in ("", ".periodic")),
+    *(f"hamming_window{kind}" for kind in ("", ".periodic", ".periodic_alpha", ".periodic_alpha_beta")),
+    *(f"kaiser_window{kind}" for kind in ("", ".periodic", ".beta")),
+    "fft_fftfreq",
+    "fft_rfftfreq",
+)
+
+
 def _eye(n: AtenLoweringContext) -> Results:
     columns = n["m"] if "m" in n.args else n["n"]
     return str(n.b.eye(rows=n["n"], columns=columns, dtype=n.dtype()))
@@ -116,4 +139,5 @@ LOWERINGS: dict[str, OpLowering] = {
     "tril_indices": _triangle("tril_indices"),
     "triu_indices": _triangle("triu_indices"),
     "zeros_like": _zeros,
+    **dict.fromkeys(_WINDOWS, _computed),
 }

@@ -31,6 +31,14 @@ def _pair(op: str, first: str = "self", second: str = "other") -> OpLowering:
     return lambda n: str(n.b.call(op, n.operand(first), n.operand(second)))
 
 
+def _power(n: AtenLoweringContext) -> Results:
+    """Lower a power with a number. PyTorch computes those of 0.5 and -0.5 as roots, which are NaN for -inf."""
+    root = {0.5: "sqrt", -0.5: "rsqrt"}.get(n["exponent"]) if isinstance(n["exponent"], float) else None
+    if root is None:
+        return str(n.b.call("pow", n.operand("self"), n.operand("exponent")))
+    return str(n.b.call(root, n.x))
+
+
 def _scaled(op: str, *, swapped: bool = False) -> OpLowering:
     """Return the lowering of ``self +- alpha * other``, or of ``other - alpha * self``; the product has the result's dtype."""
 
@@ -186,7 +194,7 @@ LOWERINGS: dict[str, OpLowering] = (
         "div.Tensor_mode": _div,
         "div.Scalar_mode": _div,
         "pow.Tensor_Tensor": _pair("pow", "self", "exponent"),
-        "pow.Tensor_Scalar": _pair("pow", "self", "exponent"),
+        "pow.Tensor_Scalar": _power,
         "pow.Scalar": _pair("pow", "self", "exponent"),
         "round.decimals": call("round", "self", decimals="decimals"),
         "clamp": _clamp("min", "max"),

@@ -336,7 +336,8 @@ def _places(call: NodeCall, at: str, weights: str, taps: str, position: str = "t
         if mode == "nearest":
             lines.append(f"{{ const double t{d} = rint(a{d}), w{d} = 1;")
             continue
-        weight = f"keys(tap{d} - a{d})" if mode == "cubic" else f"triangle(tap{d} - a{d})"
+        # From the fraction: beyond 2^53 all taps of a position are one number.
+        weight = f"{'keys' if mode == 'cubic' else 'triangle'}(k{d} - (a{d} - floor(a{d})))"
         tap = f"padded<{pad}, {aligned}>(tap{d}, {size})" if mode == "cubic" else f"tap{d}"
         lines += [
             f"for (int k{d} = {low}; k{d} < {high}; ++k{d}) {{",
@@ -345,6 +346,12 @@ def _places(call: NodeCall, at: str, weights: str, taps: str, position: str = "t
     inside = " && ".join(f"t{d} >= 0 && t{d} <= {x.shape[2 + d] - 1}" for d in range(n))
     where = address(x, [index_names[0], "0", *(f"(int64_t)t{d}" for d in range(n))])
     lines.append(f"  if ({inside}) {{ {at}[{taps}] = {where} - {x.arg}; {weights}[{taps}++] = w{n - 1}; }}")
+    if mode != "nearest" and pad == 0:  # NaN and infinite positions have no tap inside; their weights are NaN
+        corner = address(x, [index_names[0], *["0"] * (n + 1)])
+        weight = f"w{n - 1}"
+        lines.append(
+            f"  else if ({weight} != {weight}) {{ {at}[{taps}] = {corner} - {x.arg}; {weights}[{taps}++] = {weight}; }}"
+        )
     return [*lines, "}" * n]
 
 

@@ -1,0 +1,159 @@
+"""Ops that ONNX has in another form only, or that ONNX Runtime computes in a wrong way: ONNX Runtime's result is the interpreter's."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnx")
+ort = pytest.importorskip("onnxruntime")
+
+from xpuruntime import ir  # noqa: E402
+from xpuruntime.frontends.onnx import import_onnx  # noqa: E402
+from xpuruntime.frontends.onnx_writer import to_onnx  # noqa: E402
+from xpuruntime.ir import interp  # noqa: E402
+
+R = np.random.default_rng(4)
+ODD = np.array([0.0, -0.0, 1, -1, math.inf, -math.inf, math.nan, 3], np.float32)
+LESS = -math.inf
+
+
+def values(*shape: int) -> Any:
+    return R.standard_normal(shape, np.float32)
+
+
+def on_both(op: str, *operands: Any, outputs: int = 1, **attrs: Any) -> list[Any]:
+    """Compare ONNX Runtime with the interpreter, and return ONNX Runtime's results."""
+    b = ir.GraphBuilder("g")
+    names = [b.input(f"x{i}", f"{v.dtype}{[*v.shape]}") for i, v in enumerate(operands)]
+    results = b.call(op, *names, **attrs)
+    for i, name in enumerate([results] if isinstance(results, str) else results[:outputs]):
+        b.output(f"y{i}", name)
+    graph, feeds = b.build(), {f"x{i}": v for i, v in enumerate(operands)}
+    proto = to_onnx(graph).SerializeToString()
+    session = ort.InferenceSession(proto, providers=["CPUExecutionProvider"])
+    results = session.run(None, feeds)
+    for got, want in zip(results, interp.run(graph, feeds).values(), strict=True):
+        assert (got.shape, got.dtype) == (want.shape, want.dtype)
+        np.testing.assert_allclose(got, want, rtol=2e-6, atol=1e-6)
+    return list(results)
+
+
+def test_atan2_of_signed_zeros_infinities_and_nan() -> None:
+    y, x = (a.ravel().copy() for a in np.meshgrid(ODD, ODD))
+    (angle,) = on_both("atan2", y, x)
+    numbers = ~np.isnan(angle)
+    assert np.array_equal(np.signbit(angle[numbers]), np.signbit(np.arctan2(y, x)[numbers]))
+    on_both("atan2", values(3, 4), values(4))
+
+
+@pytest.mark.parametrize("direction", ["left", "right"])
+@pytest.mark.parametrize("dtype", ["int8", "int32", "int64"])
+def test_shifts_of_signed_integers(direction: str, dtype: str) -> None:
+    bits = np.iinfo(dtype).bits
+    x = np.array([-5, 7, 1, -1, np.iinfo(dtype).min, np.iinfo(dtype).max], dtype)
+    on_both(f"bitwise_{direction}_shift", x, np.array([1, 3, bits - 2, bits - 1, 1, 2], dtype))
+
+
+def test_logsumexp_of_infinities() -> None:
+    """ReduceLogSumExp of ONNX Runtime gives -inf for a row whose first element is -inf."""
+    rows = [[LESS, -386, LESS], [LESS, LESS, LESS], [math.inf, 1, 2], [math.nan, 1, LESS], [1, 2, 3]]
+    (y,) = on_both("logsumexp", np.array(rows, np.float32), dim=[1])
+    assert y[0] == -386
+    on_both("logsumexp", values(3, 4, 5), dim=[0, 2], keepdim=True)
+    on_both("logsumexp", values(), dim=[])
+
+
+def test_norm_of_order_0() -> None:
+    on_both("vector_norm", np.array([[0, 1, math.nan], [0, 0, 2]], np.float32), ord=0.0, dim=[1])
+
+
+@pytest.mark.parametrize(("op", "attrs"), [("sort", {"dim": 0}), ("topk", {"k": 1, "dim": 0})])
+def test_order_of_a_scalar(op: str, attrs: dict[str, Any]) -> None:
+    on_both(op, values(), outputs=2, **attrs)
+
+
+def test_pixel_unshuffle() -> None:
+    on_both("space_to_depth", values(2, 3, 6, 4), block_size=2)
+
+
+def test_indices_of_maxima_within_a_plane() -> None:
+    window = {"kernel_size": [3, 2], "stride": [2, 2], "padding": [1, 0], "dilation": [1, 1]}
+    on_both("max_pool", values(2, 3, 7, 8), outputs=2, **window)
+    window = {k: [v[1]] * 3 for k, v in window.items()}
+    on_both("max_pool", values(2, 3, 6, 7, 5), outputs=2, **window)
+    index = np.array([[0, 3], [9, 14]])[None, None].repeat(2, 0).repeat(3, 1)
+    on_both("max_unpool", values(2, 3, 2, 2), index, output_size=[4, 5])
+
+
+def test_unpooled_maxima_are_read_back_as_they_were() -> None:
+    b = ir.GraphBuilder("g")
+    b.input("x", "float32[2, 3, 2, 2]"), b.input("i", "int64[2, 3, 2, 2]")
+    b.output("y", b.max_unpool("x", "i", output_size=[4, 5]))
+    graph = b.build()
+    again, weights = import_onnx(to_onnx(graph).SerializeToString())
+    feeds = {
+        "x": values(2, 3, 2, 2),
+        "i": R.permuted(np.arange(4), axis=0).reshape(2, 2) * np.ones((2, 3, 1, 1), np.int64),
+    }
+    want = interp.run(graph, feeds)["y"]
+    np.testing.assert_array_equal(interp.run(again, feeds, weights=weights)["y"], want)
+
+
+@pytest.mark.parametrize("op", ["adaptive_avg_pool", "adaptive_max_pool"])
+@pytest.mark.parametrize("size", [[4, 5], [7, 3], [2, 4], [9, 8]])
+def test_adaptive_pools_with_windows_of_unequal_size(op: str, size: list[int]) -> None:
+    x = values(2, 3, 7, 8)
+    x[0, 1, 2, 3] = math.inf
+    on_both(op, x, output_size=size)
+    on_both(op, values(2, 3, 7), output_size=size[:1])
+
+
+def test_remainders_of_large_integers() -> None:
+    """ONNX Runtime computes Mod with fmod=1 in float64."""
+    x = np.array([2**62 + 12345, -(2**62) - 12345, 7, -7])
+    on_both("fmod", x, np.array([1000003, 1000003, 2, 2]))
+
+
+def test_unsigned_integers_are_negated() -> None:
+    on_both("neg", np.array([0, 1, 255], np.uint8))
+
+
+@pytest.mark.parametrize("op", ["softmax", "log_softmax", "cumsum"])
+def test_ops_of_a_scalar(op: str) -> None:
+    on_both(op, values(), dim=0)
+
+
+@pytest.mark.parametrize("op", ["any", "all"])
+def test_truth_of_no_elements(op: str) -> None:
+    on_both(op, np.zeros((3, 0), bool), dim=[1])
+    on_both(op, np.array([[True, False], [True, True], [False, False]]), dim=[1])
+
+
+def test_decimals_in_16_bits() -> None:
+    on_both("round", values(200).astype(np.float16), decimals=1)
+
+
+def test_average_with_a_divisor_of_its_own() -> None:
+    window = {"kernel_size": [3, 2], "stride": [2, 1], "padding": [1, 0], "dilation": [1, 1], "divisor": 5}
+    on_both("avg_pool", values(2, 3, 6, 7), **window)
+
+
+def test_results_without_elements() -> None:
+    """ONNX Runtime expands a dim of 1 to 0 as 1."""
+    on_both("expand", np.zeros((2, 3, 1), np.int64), size=[2, 3, 0])
+    on_both("sum", np.zeros((2, 0), np.float32), dim=[0])
+
+
+@pytest.mark.parametrize("zero", [np.int32, np.float32])
+def test_fake_quantize(zero: type) -> None:
+    x = values(3, 4, 5) * 10
+    x[0, 0, :4] = 0.5, 1.5, math.nan, 1e9
+    limits = {"quant_min": -8, "quant_max": 100}
+    on_both(
+        "fake_quantize", x, np.float32([0.5, 1, 0.25, 2]), np.array([1, 0, 3, -5], zero), axis=1, **limits
+    )
+    on_both("fake_quantize", x, np.array(0.5, np.float32), np.array(1, zero), **limits)
