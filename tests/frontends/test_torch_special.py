@@ -216,9 +216,10 @@ def test_the_mode_of_nan_and_of_scalars():
     assert run_natively([lambda x: torch.mode(x, 0)], torch.tensor([math.nan, 2, math.nan, 1, 2]))[0] == 2
 
 
-def test_powers_that_pytorch_computes_as_roots():
-    """A power of 0.5 is NaN for -inf and -0 for -0, unlike that of a tensor of 0.5."""
-    x = torch.tensor([-math.inf, -0.0, 4.0, math.inf, math.nan, -2.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])
+def test_powers_that_pytorch_computes_as_roots(dtype):
+    """A power of 0.5 is NaN for -inf and -0 for -0, unlike that of a tensor of 0.5, and unlike that in 16 bits."""
+    x = torch.tensor([-math.inf, -0.0, 4.0, math.inf, math.nan, -2.0], dtype=dtype)
     half = torch.tensor(0.5)
     functions = [lambda v: v**0.5, lambda v: v**-0.5, lambda v: v**half]
     for got, want in zip(run_natively(functions, x), [f(x) for f in functions], strict=True):

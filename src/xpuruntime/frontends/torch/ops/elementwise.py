@@ -32,9 +32,9 @@ def _pair(op: str, first: str = "self", second: str = "other") -> OpLowering:
 
 
 def _power(n: AtenLoweringContext) -> Results:
-    """Lower a power with a number. PyTorch computes those of 0.5 and -0.5 as roots, which are NaN for -inf."""
+    """Lower a power with a number. PyTorch computes those of 0.5 and -0.5 as roots, which are NaN for -inf, except in 16 bits."""
     root = {0.5: "sqrt", -0.5: "rsqrt"}.get(n["exponent"]) if isinstance(n["exponent"], float) else None
-    if root is None:
+    if root is None or n.out().dtype.bits <= 16:
         return str(n.b.call("pow", n.operand("self"), n.operand("exponent")))
     return str(n.b.call(root, n.x))
 
