@@ -5,8 +5,11 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 from types import ModuleType
 
@@ -115,6 +118,32 @@ def test_all_stages_share_the_gpus_and_a_second_call_runs_what_has_not_passed(
     monkeypatch.setattr(stages, "sources", lambda: "others")
     assert stages.main(call) == 0
     assert [len((tmp_path / n).read_text().split()) for n in "abc"] == [2, 2, 3], "other sources: all again"
+
+
+def test_an_interrupt_ends_the_running_step_and_begins_no_other(
+    stages: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    begun = tmp_path / "begun"
+    command = f"echo $$ >> {begun}; sleep 60"
+    steps = tuple(stages.Step(name, 1, stages.SHELL, (command,), 60) for name in "ab")
+    monkeypatch.setattr(stages, "STEPS", steps)
+
+    def interrupt() -> None:
+        while not begun.exists():
+            time.sleep(0.05)
+        signal.pthread_kill(main, signal.SIGINT)
+
+    main = threading.get_ident()
+    threading.Thread(target=interrupt).start()
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            stages.main(["1", "--results", str(tmp_path)])
+    finally:
+        signal.signal(signal.SIGINT, before)
+    (process,) = begun.read_text().split()
+    assert not Path("/proc", process).exists()
+    assert not stages.RUNNING
 
 
 def test_parts_go_on_after_a_failure_and_rows_have_limits(machine: ModuleType, tmp_path: Path) -> None:

@@ -11,71 +11,27 @@ from pathlib import Path
 import numpy as np
 import pytest
 from handmade import buffer, f32
+from simulated_program import N, W, executor, program, right, x_of
 from table_library import Tensor
 
-from xpuruntime.errors import DeviceUnavailable, InputError, OutOfMemory, RunError, UnavailableError
+from xpuruntime.errors import DeviceUnavailable, InputError, RunError, UnavailableError
 from xpuruntime.program.program import (
-    Binary,
     BufferKind,
     CompiledProgram,
     EntryPoint,
     ExecutionPlan,
     KernelCall,
     KernelParam,
-    WeightRef,
-    WeightTransformRecipe,
 )
 from xpuruntime.runtime import (
     CudaBackend,
     Device,
     DeviceBuffer,
     Executor,
-    MemoryPool,
     Stream,
-    empty_pinned,
     load_weights,
 )
 from xpuruntime.types import DType, TensorSpec
-
-N = 1000
-KERNELS = Path(sys.argv[2])
-
-
-def program(arena: int = 4 * N, requires: str = "cuda:sm_90") -> CompiledProgram:
-    """y = (x + w) * 0.5 + 3."""
-    launch = {"grid": [N, 1, 1], "block": [1, 1, 1], "shared": 0}
-    params = (KernelParam("factor", "f64", 0.5), KernelParam("shift", "i64", 3))
-    calls = (
-        KernelCall("test/add", "add", ("x", "w"), ("t",), tasks=N, options=launch),
-        KernelCall("test/scale", "scale", ("t",), ("y",), params, tasks=N, options=launch),
-    )
-    kinds = {"x": BufferKind.INPUT, "w": BufferKind.WEIGHT, "t": BufferKind.SCRATCH, "y": BufferKind.OUTPUT}
-    buffers = tuple(buffer(name, kind, f32(name, N)) for name, kind in kinds.items())
-    plan = ExecutionPlan("cuda:sm_90", 0, calls, buffers, arena, 1000)
-    return CompiledProgram(
-        "chain",
-        (EntryPoint("main", (f32("input", N),), (f32("output", N),), ("x",), ("y",), (plan,)),),
-        weights=(WeightRef("w", f32("w", N), key="w"),),
-        recipes=(WeightTransformRecipe("w", f32("w", N), "w"),),
-        binaries=(Binary("cuda:sm_90", "cubin", (requires,), ("add", "scale"), KERNELS.read_bytes()),),
-    )
-
-
-W = np.arange(N, dtype=np.float32)
-
-
-def executor(**options: int) -> Executor:
-    made = Executor(program(**options), "cuda:0")
-    made.bind({"w": W})
-    return made
-
-
-def x_of(seed: int) -> np.ndarray:
-    return np.random.default_rng(seed).standard_normal(N).astype(np.float32)
-
-
-def right(x: np.ndarray, y: np.ndarray) -> bool:
-    return np.array_equal(y, (x + W) * np.float32(0.5) + 3)
 
 
 def arrays() -> None:
@@ -110,23 +66,6 @@ def buffers() -> None:
     assert x.__dlpack_device__() == (2, 0)
     on_host = Executor(program(), "cuda:0").backend
     assert on_host.shares_memory(made.backend)
-
-
-def memory() -> None:
-    made = executor()
-    made.run_arrays([x_of(1)])
-    for _ in range(2):
-        large = executor(arena=1 << 40)
-        with pytest.raises(
-            OutOfMemory, match=r"cannot allocate 1099511627776 bytes \(1048576 MiB\) on cuda:0"
-        ):
-            large.run_arrays([x_of(1)])
-    assert right(x_of(3), made.run_arrays([x_of(3)])[0])
-    held = made.backend.memory()
-    assert held["live_bytes"] >= 3 * 4 * N
-    made.close()
-    assert made.backend.trim() >= 0  # what was given back is free when the device comes to it
-    assert made.backend.memory()["live_bytes"] < held["live_bytes"]
 
 
 def refusals() -> None:
@@ -535,72 +474,6 @@ def two_devices() -> None:
         again = second.run({"input": copied})["output"].to_numpy()
         assert right(copied.to_numpy(), again)
         assert right(x_of(1), queued.to_numpy())
-
-
-def pooled() -> None:
-    """Executors of two sizes share the memory of their runs, also of those that are queued on different streams."""
-    backend = CudaBackend()
-    pool = backend.arena_pool()
-    small, large = (Executor(program(arena=size), backend, arenas=pool) for size in (4 * N, 1 << 20))
-    for each in (small, large):
-        each.bind({"w": W})
-    empty = backend.memory()["live_bytes"]
-    assert right(x_of(1), small.run_arrays([x_of(1)])[0])
-    assert (pool.arenas, pool.held_bytes) == (1, small.run_bytes)
-    for seed in range(3):
-        for each in (large, small):
-            assert right(x_of(seed), each.run_arrays([x_of(seed)])[0])
-    assert (pool.arenas, pool.held_bytes, pool.peak_bytes) == (1, large.run_bytes, large.run_bytes)
-    assert backend.memory()["live_bytes"] >= empty + large.run_bytes
-    streams = [0, backend.new_stream().handle, backend.new_stream().handle]
-    inputs = [DeviceBuffer.from_numpy(x_of(i), backend) for i in range(3)]
-    queued = [
-        (i % 3, (small, large)[i % 2].run({"input": inputs[i % 3]}, stream=streams[i % 3])) for i in range(12)
-    ]
-    for which, outputs in queued:
-        assert right(x_of(which), outputs["output"].to_numpy())
-    assert pool.arenas == 1  # a queued run follows the one before
-    pool.trim()
-    pool.set_limit(small.run_bytes)
-    with pytest.raises(
-        OutOfMemory, match=rf"needs \d+ bytes for intermediate values.* {small.run_bytes} bytes"
-    ):
-        large.run_arrays([x_of(1)])
-    assert right(x_of(2), small.run_arrays([x_of(2)])[0])
-    small.close()
-    large.close()
-    pool.trim()
-    assert pool.held_bytes == 0
-
-
-def pinned() -> None:
-    """Arrays of page-locked memory are copied without a copy in between, and give their memory back."""
-    made, backend = executor(), CudaBackend()
-    before = MemoryPool("cuda:0").pinned_statistics()
-    assert right(x_of(1), made.run_arrays([x_of(1)])[0])
-    staged = MemoryPool("cuda:0").pinned_statistics().live_bytes
-    assert staged > before.live_bytes
-    other = executor()
-    x, y = (empty_pinned(N, "float32", backend) for _ in range(2))
-    x[:] = x_of(2)
-    other.run_arrays([x], [y])
-    x[:] = x_of(9)  # the run has read it
-    backend.synchronize()
-    assert right(x_of(2), y)
-    assert MemoryPool("cuda:0").pinned_statistics().live_bytes < staged + 3 * 4 * N + 4096
-    part = empty_pinned((4, N), DType.FLOAT32)[2]
-    part[:] = x_of(3)
-    assert right(x_of(3), other.run_arrays([part])[0])
-    assert empty_pinned((2, 3), "bfloat16").dtype == DType.BFLOAT16.numpy
-    assert empty_pinned(0).shape == (0,)
-    del x, y, part
-    assert MemoryPool("cuda:0").pinned_statistics().live_bytes <= staged + 2 * (1 << 20)
-    with pytest.raises(DeviceUnavailable, match="has no page-locked memory"):
-        empty_pinned(8, device="cpu")
-    with pytest.raises(InputError, match="a shape of whole numbers"):
-        empty_pinned((2, -1))
-    with pytest.raises(InputError, match=r"below a byte; got int4\. Use int8 or a wider type"):
-        empty_pinned(8, "int4")
 
 
 if __name__ == "__main__":

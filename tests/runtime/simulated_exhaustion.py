@@ -10,11 +10,11 @@ import ctypes
 import gc
 import sys
 
-# The other script's program: its name says where kernels are stored.
+# simulated_program takes the file of the kernels from the second argument.
 DRIVER, CALL, KERNELS = sys.argv[1:4]
 sys.argv = [sys.argv[0], "", KERNELS]
 
-from simulated_cuda import executor, right, x_of  # noqa: E402
+from simulated_program import executor, right, x_of  # noqa: E402
 
 from xpuruntime.errors import OutOfMemory, XpuError  # noqa: E402
 from xpuruntime.runtime import DeviceBuffer  # noqa: E402

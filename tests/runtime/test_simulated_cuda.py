@@ -12,6 +12,8 @@ import pytest
 from support.cuda_doubles import build_libraries
 
 HERE = Path(__file__).resolve().parent
+MEMORY = ("memory", "pooled", "pinned")
+"""Cases of simulated_memory.py."""
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +28,6 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
     [
         "arrays",
         "buffers",
-        "memory",
         "refusals",
         "reports",
         "observed",
@@ -34,13 +35,13 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
         "unobserved",
         "tensors",
         "streams",
-        "pooled",
-        "pinned",
         "constants",
+        *MEMORY,
     ],
 )
 def test_over_the_simulated_driver(case: str, built: Mapping[str, Path]) -> None:
-    command = [sys.executable, str(HERE / "simulated_cuda.py"), case, str(built["simulated_kernels"])]
+    script = "simulated_memory.py" if case in MEMORY else "simulated_cuda.py"
+    command = [sys.executable, str(HERE / script), case, str(built["simulated_kernels"])]
     cupti = "/nonexistent/cupti.so" if case == "unobserved" else str(built["simulated_cupti"])
     environment = {**os.environ, "XPU_LIBCUDA": str(built["simulated_driver"]), "XPU_LIBCUPTI": cupti}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, check=False)
