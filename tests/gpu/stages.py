@@ -400,6 +400,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1 if wrong else 0
     if not args.stage and not only:
         parser.error(f"name a stage ({', '.join(map(str, STAGES))}) or steps with --only")
+    devices = [d for d in args.devices.split(",") if d]
+    if len(set(devices)) < len(devices) or not all(d.isdecimal() for d in devices):
+        parser.error(f"--devices takes different indices of GPUs, such as 0,1; got {args.devices!r}")
     begun = time.perf_counter()
     args.results.mkdir(parents=True, exist_ok=True)
     name = f"stages-{args.stage or 'some'}.json"
@@ -410,7 +413,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         [s for s in before.get("steps", ()) if same and s["outcome"] == "holds"],
         args.results.resolve(),
         lambda: args.seconds - (time.perf_counter() - begun),
-        [d for d in args.devices.split(",") if d] or [""],
+        devices or [""],
         args.results / name,
     )
     print("\n" + "\n".join(table(done)))

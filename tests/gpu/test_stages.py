@@ -120,6 +120,15 @@ def test_all_stages_share_the_gpus_and_a_second_call_runs_what_has_not_passed(
     assert [len((tmp_path / n).read_text().split()) for n in "abc"] == [2, 2, 3], "other sources: all again"
 
 
+@pytest.mark.parametrize("devices", ["a", "0,0", "0;1", "-1"])
+def test_devices_are_different_indices(
+    stages: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str], devices: str
+) -> None:
+    with pytest.raises(SystemExit):
+        stages.main(["all", f"--devices={devices}", "--results", str(tmp_path)])
+    assert f"different indices of GPUs, such as 0,1; got '{devices}'" in capsys.readouterr().err
+
+
 def test_an_interrupt_ends_the_running_step_and_begins_no_other(
     stages: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
