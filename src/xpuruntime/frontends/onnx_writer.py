@@ -19,6 +19,7 @@ import numpy as np
 
 from ..errors import IrError, ModelError
 from ..ir import Graph, Node, Weight, inline_fused
+from ..ir.extensions import is_complex_tensor
 from ..ir.ops.control import CONTROL, bodies_of
 from ..protocols import Array
 from ..storage.store import write_atomic
@@ -64,6 +65,14 @@ def to_onnx(graph: Graph, weights: WeightSource | None = None, *, opset: int | N
             "has states, which ONNX does not support",
             do="Make them inputs and outputs.",
         )
+    for value in graph.inputs:
+        if value.spec is not None and value.spec.dtype.is_complex:
+            raise IrError(
+                f"input {value.name!r}",
+                "is complex, and ONNX's operators take real tensors only",
+                got=value.spec,
+                do="Pass torch.view_as_real(x) and call torch.view_as_complex(x) in the module.",
+            )
     graph = inline_fused(graph)
     version = _opset(graph, onnx) if opset is None else opset
     types = OnnxTypes(dtype_table(onnx), set(graph.symbols))
@@ -135,6 +144,12 @@ def _write_opaque(builder: OnnxGraphBuilder, node: Node, label: str) -> None:
     from onnx import helper
 
     domain, op, attributes = node.attrs["domain"], node.attrs["op_type"], node.attrs["attributes"]
+    if is_complex_tensor(node):
+        raise IrError(
+            f"node %{node.name}",
+            f"{node.attrs['reason']}, and ONNX's operators take real tensors only{_line_of(node)}",
+            do="Use torch.view_as_real of the tensor.",
+        )
     if domain in ("aten", "torch"):  # torch: control flow, whose bodies are no nodes
         raise IrError(
             f"opaque {op} %{node.name}",

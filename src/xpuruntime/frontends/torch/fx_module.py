@@ -68,7 +68,7 @@ def import_fx(module: Any, name: str, orders: Mapping[str, Sequence[int]] = Mapp
     lowering.nodes(nodes)
     (out,) = (n for n in nodes if n.op == "output")
     for i, result in enumerate(r for r in as_list(out.args[0]) if hasattr(r, "op")):
-        value = lowering.as_complex(lowering.values[result])
+        value = lowering.as_complex(lowering.values[result], "an output")
         if not isinstance(value, TensorRef):
             raise ModelError(
                 who,

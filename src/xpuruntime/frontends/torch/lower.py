@@ -322,18 +322,21 @@ class AtenLowering:
 
     def _opaque_arguments(self, node: Any) -> dict[str, Any]:
         """Return arguments by name; without a schema, or with an unsupported argument, the tensors alone."""
+        use = f"an operand of {op_name(node.target)[0]}, which is supported for real tensors only"
         try:
             if hasattr(node.target, "_schema"):
-                return {name: self.as_complex(value) for name, value in self._arguments(node).items()}
+                return {name: self.as_complex(value, use) for name, value in self._arguments(node).items()}
         except NotLowered:
             pass
         flat = [self.values.get(a) for a in node.all_input_nodes]
-        return {f"operand_{i}": self.as_complex(v) for i, v in enumerate(flat) if isinstance(v, TensorRef)}
+        return {
+            f"operand_{i}": self.as_complex(v, use) for i, v in enumerate(flat) if isinstance(v, TensorRef)
+        }
 
-    def as_complex(self, value: Any) -> Any:
-        """Return the value with each complex pair as one complex tensor, which PyTorch creates."""
+    def as_complex(self, value: Any, use: str) -> Any:
+        """Return the value with each complex pair as one complex tensor, which PyTorch creates. use: what reads it, for messages."""
         if isinstance(value, list):
-            return [self.as_complex(v) for v in value]
+            return [self.as_complex(v, use) for v in value]
         if not isinstance(value, ComplexPair):
             return value
         part = self.b.spec(value.value)
@@ -342,7 +345,7 @@ class AtenLowering:
             "complex",
             [value.value, value.imaginary],
             [(self.b.fresh(f"{value.value}.complex"), spec)],
-            reason="a complex tensor is an output or reaches an op that takes real tensors only; torch.view_as_real gives its parts",
+            reason=f"tensor {value.value!r} is {spec} and is {use}",
             domain="aten",
             attributes={"real": "%0", "imag": "%1"},
         )

@@ -223,7 +223,11 @@ class ProgramImport:
         names = iter(output_names(self.program.call_spec.out_spec))
         assert len(users) <= self.program.call_spec.out_spec.num_leaves
         for spec, node in zip(signature.output_specs, out.args[0], strict=True):
-            value = self.lowering.as_complex(self.lowering.values[node]) if hasattr(node, "op") else node
+            value = (
+                self.lowering.as_complex(self.lowering.values[node], "an output")
+                if hasattr(node, "op")
+                else node
+            )
             if spec.kind.name in _CHANGES:
                 self.b.set_state(self.states[spec.target], value.value)
             elif spec.kind.name in ("USER_OUTPUT", "LOSS_OUTPUT"):

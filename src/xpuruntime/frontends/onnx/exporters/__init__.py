@@ -19,7 +19,6 @@ MIN_OPSETS: Mapping[str, int] = MappingProxyType(
     {
         "affine_grid": 20,
         "attention": 23,
-        "bernoulli": 15,
         "bitcast": 26,
         "bitwise_and": 18,
         "bitwise_not": 18,
