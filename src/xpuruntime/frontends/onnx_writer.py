@@ -26,6 +26,7 @@ from ..storage.store import write_atomic
 from ..types import DType, TensorSpec
 from .onnx.exporters import EXPORTERS, MIN_OPSETS, NodeExport, OnnxGraphBuilder
 from .onnx.exporters.control import write_control
+from .onnx.exporters.dense import with_loops
 from .onnx.opaque import CAPTURES, decode
 from .onnx.proto import dtype_table, sub_graphs
 from .onnx.types import OnnxTypes
@@ -73,7 +74,7 @@ def to_onnx(graph: Graph, weights: WeightSource | None = None, *, opset: int | N
                 got=value.spec,
                 do="Pass torch.view_as_real(x) and call torch.view_as_complex(x) in the module.",
             )
-    graph = inline_fused(graph)
+    graph = with_loops(inline_fused(graph))
     version = _opset(graph, onnx) if opset is None else opset
     types = OnnxTypes(dtype_table(onnx), set(graph.symbols))
     builder = OnnxGraphBuilder(graph, version, types.numbers)

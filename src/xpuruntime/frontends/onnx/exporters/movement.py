@@ -295,6 +295,13 @@ def _gather(e: NodeExport) -> None:
     e.add("GatherElements", [e.operand(0), e.operand(1)], out=True, axis=e["dim"])
 
 
+def _permute(e: NodeExport) -> None:
+    if not e["dims"]:  # a list without elements has no type
+        e.add("Identity", [e.operand(0)], out=True)
+    else:
+        e.add("Transpose", [e.operand(0)], out=True, perm=list(e["dims"]))
+
+
 _FAR = 1 << 30
 """More than the size of a dim that is only known at run time."""
 
@@ -334,7 +341,7 @@ EXPORTERS: dict[str, Exporter] = {
     "nonzero": _nonzero,
     "one_hot": _one_hot,
     "pad": _pad,
-    "permute": lambda e: done(e.add("Transpose", [e.operand(0)], out=True, perm=list(e["dims"]))),
+    "permute": _permute,
     "repeat": _repeat,
     "repeat_interleave": _repeat_interleave,
     "reverse_sequence": lambda e: done(
