@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from .graph import Graph, Node
 
-__all__ = ["ATEN", "LEFT_TO_PYTORCH", "is_complex_tensor", "of_an_extension"]
+__all__ = ["ATEN", "CONTROL_OPERATORS", "LEFT_TO_PYTORCH", "is_complex_tensor", "of_an_extension"]
 
 ATEN = frozenset({"aten", "torch"})
 """The domains of opaque nodes with PyTorch's own ops."""
+CONTROL_OPERATORS = ("cond", "while_loop", "map_impl", "scan", "associative_scan")
+"""PyTorch's operators with bodies."""
 LEFT_TO_PYTORCH = "Use torch.compile(module, backend='xpuruntime'), which leaves it to PyTorch"
 
 

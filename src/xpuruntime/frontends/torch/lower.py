@@ -10,10 +10,12 @@ from typing import Any
 from ...errors import IrError
 from ...faults import is_fault, recorded
 from ...ir import Value, find_op
+from ...ir.extensions import CONTROL_OPERATORS
 from ...types import Dim, DimLike, DType, TensorSpec
 from ..builder import ImportBuilder
 from ..not_lowered import NotLowered
 from .constants import ConstantEvaluator
+from .control import CONTROL
 from .dims import SymbolNames, dtype_of, same_spec, spec_of
 from .names import source_of
 from .nodes import as_list, attribute, default, dense, has_extra_dim, has_readers, is_number, op_name
@@ -29,8 +31,6 @@ from .ops import (
 )
 
 __all__ = ["AtenLowering", "UnknownNumber"]
-
-_CONTROL_FLOW = ("cond", "while_loop", "map_impl", "scan", "associative_scan")
 
 
 class UnknownNumber:
@@ -126,11 +126,15 @@ class AtenLowering:
             self._opaque(node, domain, op, reason)
 
     def _lower(self, node: Any, domain: str, op: str) -> list[str | ComplexPair | None]:
+        if op in CONTROL and domain != "aten":
+            return self._control(node, op)
         name = op if domain == "aten" else f"{domain}::{op}"
         lower: Any = PAIR_CREATORS.get(name) or TABLE.get(name)
         if lower is None and domain != "aten":
             raise NotLowered(
-                "control flow" if op in _CONTROL_FLOW else f"the op is of the library {domain or 'torch'!r}"
+                "control flow"
+                if op in CONTROL_OPERATORS
+                else f"the op is of the library {domain or 'torch'!r}"
             )
         if lower is None and name not in PAIR_LOWERINGS:
             raise NotLowered("the op is not in the table of ATen ops")
@@ -159,6 +163,13 @@ class AtenLowering:
         torch_specs = self._specs(node)
         for i, value in enumerate(results):
             self._checked(node, i, value, torch_specs[i] if i < len(torch_specs) else None)
+        return results
+
+    def _control(self, node: Any, op: str) -> list[str | ComplexPair | None]:
+        """Lower a branch or a loop, whose bodies are graphs of their own."""
+        results: list[str | ComplexPair | None] = list(CONTROL[op](self, node))
+        for i, (value, torch_spec) in enumerate(zip(results, self._specs(node), strict=True)):
+            self._checked(node, i, value, torch_spec)
         return results
 
     def _fix_sizes(self, node: Any, results: Sequence[str | ComplexPair | None]) -> None:

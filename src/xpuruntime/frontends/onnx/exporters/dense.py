@@ -33,7 +33,7 @@ def with_loops(graph: Graph) -> Graph:
     return graph.rewrite(rule)
 
 
-class _Body:
+class _ColumnLoop:
     """The body of a loop whose carried values have these types, and what is read of them in iteration ``i``."""
 
     def __init__(self, name: str, n: int, specs: dict[str, TensorSpec]) -> None:
@@ -77,7 +77,9 @@ def _zeros(editor: Editor, node: Node, shape: tuple[DimLike, ...], dtype: DType,
     return str(editor.insert(node, "full", size=shape, value=number, dtype=dtype))
 
 
-def _loop(editor: Editor, node: Node, n: int, body: _Body, *operands: str, carried: int) -> tuple[str, ...]:
+def _loop(
+    editor: Editor, node: Node, n: int, body: _ColumnLoop, *operands: str, carried: int
+) -> tuple[str, ...]:
     results = editor.insert(
         node, "loop", None, None, *operands, body=body.b.build(), carried=carried, trips=n
     )
@@ -92,7 +94,7 @@ def _solve(editor: Editor, node: Node, a: TensorSpec) -> tuple[str, ...]:
         for value, size in zip(node.inputs, (n, columns), strict=True)
     ]
     shape = (*lead, n, n + columns)
-    body = _Body("solve", n, {"m": TensorSpec(shape, dtype), "info": TensorSpec(lead, DType.INT32)})
+    body = _ColumnLoop("solve", n, {"m": TensorSpec(shape, dtype), "info": TensorSpec(lead, DType.INT32)})
     b, (m, _) = body.b, body.pivoted(body.values["m"], shape)
     row = body.row(m)
     pivot = body.column(row)
@@ -107,7 +109,7 @@ def _solve(editor: Editor, node: Node, a: TensorSpec) -> tuple[str, ...]:
 def _slogdet(editor: Editor, node: Node, x: TensorSpec) -> tuple[str, ...]:
     lead, n, dtype = x.shape[:-2], int(x.shape[-1]), x.dtype  # type: ignore[arg-type]
     of_each = TensorSpec(lead, dtype)
-    body = _Body("slogdet", n, {"m": x, "sign": of_each, "total": of_each})
+    body = _ColumnLoop("slogdet", n, {"m": x, "sign": of_each, "total": of_each})
     b, (m, best) = body.b, body.pivoted(body.values["m"], x.shape)
     row = body.row(m)
     pivot = body.column(row)
@@ -129,7 +131,7 @@ def _cholesky(editor: Editor, node: Node, x: TensorSpec) -> tuple[str, ...]:
     half = node.inputs[0]
     if node.attrs["upper"]:
         half = editor.insert(node, "permute", half, dims=swapped)
-    body = _Body("cholesky", n, {"y": x, "info": TensorSpec(lead, DType.INT32), "half": x})
+    body = _ColumnLoop("cholesky", n, {"y": x, "info": TensorSpec(lead, DType.INT32), "half": x})
     b, y = body.b, body.values["y"]
     known = b.matmul(y, b.permute(body.row(y), dims=swapped))
     rest = b.sub(body.column(body.values["half"]), known)
