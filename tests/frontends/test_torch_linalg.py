@@ -44,6 +44,9 @@ FUNCTIONS: dict[str, Any] = {
     "triangular_solve transposed": lambda a: torch.triangular_solve(
         a[..., :3], a, upper=False, transpose=True
     )[0],
+    "det of derivatives": lambda a: torch.ops.aten._linalg_det(a)[0],
+    "matrix_exp": lambda a: torch.matrix_exp(a / 20),
+    "large matrix_exp": lambda a: torch.matrix_exp(-a * 3),
     "a Gaussian": lambda a: torch.distributions.MultivariateNormal(a[..., 0], a).log_prob(a[..., 1]),
 }
 
@@ -99,3 +102,20 @@ def test_forms_without_a_check_give_what_is_not_finite() -> None:
         ) as session:
             (got,) = session.run([singular]).values()
         assert not np.isfinite(got.numpy()).all()
+
+
+def test_exponentials_of_odd_matrices() -> None:
+    nan = float("nan")
+    zero, turn = torch.zeros(2, 2), torch.tensor([[0.0, -9.0], [9.0, 0.0]])
+    odd = torch.stack([zero, turn, torch.diag(torch.tensor([-300.0, 2.0])), torch.tensor([[nan, 0], [0, 1]])])
+    with xrt.InferenceSession(
+        OfFunction(torch.matrix_exp).eval(), example_inputs=(odd[:3].repeat(2, 1, 1)[:4],), engine="native"
+    ) as session:
+        (got,) = session.run([odd]).values()
+    torch.testing.assert_close(got[:3], torch.matrix_exp(odd[:3]), rtol=1e-4, atol=1e-5)
+    assert torch.isnan(got[3]).any()
+
+
+def test_least_squares_are_refused_with_what_to_do() -> None:
+    with pytest.raises(xrt.ModelError, match=r"least-squares problem.*torch.linalg.solve"):
+        xrt.extract_ir(OfFunction(lambda a: L.lstsq(a, a).solution).eval(), torch.randn(3, 2))

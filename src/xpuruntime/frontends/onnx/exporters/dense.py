@@ -24,6 +24,8 @@ def with_loops(graph: Graph) -> Graph:
         if node.op not in _LOOPS or not isinstance(node.inputs[0], str):
             return
         x = editor.values[node.inputs[0]].spec
+        if node.op == "det" and (x is None or x.dtype is not DType.FLOAT64):
+            return  # ONNX Runtime has Det of float32
         if x is not None and isinstance(x.shape[-1], int) and x.shape[-1]:
             results = _LOOPS[node.op](editor, node, x)
             for value, result in zip(node.outputs, results, strict=False):
@@ -149,8 +151,14 @@ def _cholesky(editor: Editor, node: Node, x: TensorSpec) -> tuple[str, ...]:
     return y, info
 
 
+def _det(editor: Editor, node: Node, x: TensorSpec) -> tuple[str, ...]:
+    sign, logarithm = _slogdet(editor, node, x)
+    return (editor.insert(node, "mul", sign, editor.insert(node, "exp", logarithm)),)
+
+
 _LOOPS: dict[str, Callable[[Editor, Node, TensorSpec], tuple[str, ...]]] = {
     "cholesky": _cholesky,
+    "det": _det,
     "slogdet": _slogdet,
     "solve": _solve,
 }
@@ -160,4 +168,4 @@ def _refused(e: NodeExport) -> None:
     raise e.no("a matrix of no rows or of a symbolic number of rows, or one inside a loop or a branch")
 
 
-EXPORTERS: dict[str, Exporter] = dict.fromkeys(_LOOPS, _refused)
+EXPORTERS: dict[str, Exporter] = dict.fromkeys(_LOOPS.keys() - {"det"}, _refused)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from ....types import DType
 from ...not_lowered import NotLowered
 from .context import AtenLoweringContext, OpLowering, Results
@@ -143,6 +145,35 @@ def _slogdet(n: AtenLoweringContext) -> Results:
     return [*(str(v) for v in n.b.slogdet(n.x)), None, None]
 
 
+_SQUARINGS = 20
+"""Squarings of an exponential: the largest sum of a column is 2**19, far beyond what float32 can hold."""
+_TERMS = 12
+"""Terms of the series of a scaled matrix, whose columns sum to at most 0.5: the rest is below 2e-14."""
+
+
+def _matrix_exp(n: AtenLoweringContext) -> Results:
+    """Lower the exponential of matrices: a series of the matrix divided by a power of two, squared as often."""
+    b, result = n.b, n.spec()
+    size = result.shape[-1]
+    if not isinstance(size, int) or not size:
+        raise NotLowered("a matrix of no rows or of a symbolic size is not supported")
+    wide = DType.FLOAT32 if result.dtype.bits < 32 else result.dtype
+    x = n.cast(n.x, wide)
+    sums = b.sum(b.abs(x), dim=[-2], keepdim=True)
+    norm = b.amax(sums, dim=[-1], keepdim=True)
+    times = b.clamp(b.add(b.ceil(b.log2(norm)), 1.0), 0.0, float(_SQUARINGS))
+    x = b.mul(x, b.exp2(b.neg(times)))
+    one = b.eye(rows=size, columns=size, dtype=wide)
+    # The series times _TERMS!: ONNX Runtime rounds a scalar factor before or after a product to float32, so there is none.
+    y = b.add(x, b.mul(one, float(_TERMS)))
+    for k in reversed(range(_TERMS - 1)):
+        y = b.add(b.matmul(x, y), b.mul(one, float(math.perm(_TERMS, _TERMS - k))))
+    y = b.div(y, b.full(size=[size, size], value=float(math.factorial(_TERMS)), dtype=wide))
+    for k in range(_SQUARINGS):
+        y = b.where(b.gt(times, float(k)), b.matmul(y, y), y)
+    return n.cast(str(y), result.dtype)
+
+
 def _transposed(n: AtenLoweringContext, value: str) -> str:
     rank = n.spec(value).rank
     return str(n.b.permute(value, dims=[*range(rank - 2), rank - 1, rank - 2]))
@@ -150,6 +181,7 @@ def _transposed(n: AtenLoweringContext, value: str) -> str:
 
 LOWERINGS: dict[str, OpLowering] = {
     "_trilinear": _trilinear,
+    "_linalg_det": lambda n: [str(n.b.det(n.x)), None, None],
     "_linalg_slogdet": _slogdet,
     "_linalg_solve_ex": _systems,
     "addbmm": _plus_product("batch1", "batch2", summed=True),
@@ -159,6 +191,7 @@ LOWERINGS: dict[str, OpLowering] = {
     "cholesky_inverse": _cholesky_inverse,
     "cholesky_solve": _cholesky_solve,
     **dict.fromkeys(("inverse", "linalg_inv", "linalg_inv_ex"), _inverse),
+    "linalg_matrix_exp": _matrix_exp,
     "linalg_solve": _systems,
     "triangular_solve": _triangular_solve,
     "bmm": call("bmm", "self", "mat2"),
