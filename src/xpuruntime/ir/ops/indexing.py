@@ -345,7 +345,7 @@ ROWS: tuple[OpEntry, ...] = (
     ),
     op(
         "repeat_interleave(repeats; count: dim) -> y",
-        "search",
+        _D,
         _repeat_interleave,
         aten="repeat_interleave.Tensor",
         data_dependent=_COUNT,
