@@ -13,6 +13,7 @@ from xpuruntime import ir
 from xpuruntime.errors import IrError
 from xpuruntime.ir import interp
 from xpuruntime.ir.interp.sampling import philox
+from xpuruntime.ir.shapes.symbols import specialize
 from xpuruntime.passes import PASSES
 from xpuruntime.passes.expand_random import run
 from xpuruntime.testing.emulation.cuda_host import cuda_host
@@ -129,9 +130,72 @@ def test_bernoulli_and_dropout() -> None:
     ((y, mask),) = drawn("dropout", x, p=0.3, train=True, outputs=2)
     np.testing.assert_allclose(y, np.where(mask, x / 0.7, 0), rtol=1e-6)
     assert abs(mask.mean() - 0.7) < 4 * math.sqrt(0.21 / N)
-    ((y, mask),) = drawn("dropout", np.array([1, math.inf, math.nan], np.float32), p=1.0, outputs=2)
+    odd = np.array([1, math.inf, math.nan], np.float32)
+    ((y, mask),) = drawn("dropout", odd, p=1.0, outputs=2)
     assert not mask.any()
-    assert (y == 0).all()
+    np.testing.assert_array_equal(y, [0, math.nan, math.nan])  # as in PyTorch
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan, -1.0])
+def test_dropped_elements_are_products_with_zero(value: float) -> None:
+    """PyTorch multiplies by the mask: a dropped NaN or infinity gives NaN, a dropped negative number -0."""
+    torch = pytest.importorskip("torch")
+    x = np.full(64, value, np.float32)
+    ((y, mask),) = drawn("dropout", x, p=0.5, train=True, outputs=2)
+    own, own_mask = (t.numpy() for t in torch.native_dropout(torch.from_numpy(x), 0.5, True))
+    interpreted, its_mask = interp.apply("dropout", x, outputs=2, p=0.5, train=True, seed=1)
+    for result, by in ((y, mask), (own, own_mask), (interpreted, its_mask)):
+        assert by.any()
+        assert not by.all()
+        with np.errstate(invalid="ignore"):
+            np.testing.assert_array_equal(result, x * by * 2)
+        assert np.array_equal(np.signbit(result[~np.isnan(result)]), np.signbit(x[~np.isnan(result)]))
+
+
+def test_draws_of_symbolic_sizes_wait_for_their_sizes() -> None:
+    b = ir.GraphBuilder("g")
+    x = b.input("x", "float32[rows, 3]")
+    b.output("y", b.bernoulli(x))
+    b.output("z", b.dropout(x, p=0.5))
+    b.output("c", b.multinomial(x, samples=4))
+    b.output("u", b.rand(size=[5]))
+    results = {}
+    for seed in (0, 7):
+        open_sizes = run(b.build(), seed=seed)
+        assert [n.op for n in open_sizes if n.op in RANDOM] == ["bernoulli", "dropout", "multinomial"]
+        graph = run(specialize(open_sizes, {"rows": 50}), seed=0)  # keeps the state, and with it the seed
+        ir.verify(graph)
+        assert [s.name for s in graph.states] == ["random.state"]
+        assert not any(n.op in RANDOM for n in graph)
+        feeds, weights = {"x": np.full((50, 3), 0.5, np.float32)}, {w.name: w.array() for w in graph.weights}
+        results[seed] = interp.run(graph, feeds, weights=weights, states={})
+    assert not any(np.array_equal(results[0][name], results[7][name]) for name in results[0])
+
+
+def test_only_symbolic_draws_keep_the_seed() -> None:
+    b = ir.GraphBuilder("g")
+    b.output("y", b.bernoulli(b.input("x", "float32[rows]")))
+    assert not run(b.build()).states
+    (state,) = run(b.build(), seed=9).states
+    assert state.init is not None
+
+
+RANDOM = ("rand", "bernoulli", "dropout", "multinomial")
+
+
+def test_a_last_class_of_probability_zero_is_never_drawn() -> None:
+    """A sum of 100000 parts rounds: the last edge may be below the largest uniform number."""
+    odds = np.log(np.r_[np.ones(99_999), 0].astype(np.float32), where=np.r_[np.ones(99_999), 0] > 0, out=np.full(100_000, -np.inf, np.float32))  # fmt: skip
+    b = ir.GraphBuilder("g")
+    b.output("y", b.multinomial(b.input("x", "float32[1, 100000]"), samples=3))
+
+    def largest(editor: Any, node: Any) -> None:
+        if node.op == "random_bits":
+            ones = editor.insert(node, "constant", value=np.full(node.spec.shape, 2**53 - 1, np.int64))
+            editor.forward(node.name, ones)
+
+    graph = run(b.build()).rewrite(largest)
+    assert (interp.run(graph, {"x": odds[None]}, states={})["y"] == 99_998).all()
 
 
 def test_classes_and_permutations() -> None:

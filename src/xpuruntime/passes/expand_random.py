@@ -29,14 +29,18 @@ _MANTISSA = {DType.FLOAT16: 11, DType.BFLOAT16: 8, DType.FLOAT32: 24}
 
 
 def run(graph: Graph, context: PassContext | None = None, seed: int = 0) -> Graph:
-    """Return the graph without random ops, except those whose kernel a policy names."""
+    """Return the graph without random ops, except those whose kernel a policy names and those of symbolic sizes.
+
+    If a seed is given, the graph gets its state also for draws of symbolic sizes, which a later call expands.
+    """
     context = context or PassContext()
-    drawn = [n for n in graph.nodes if n.op in _EXPANSIONS and _draws(n) and not context.is_forced(graph, n)]
+    every = [n for n in graph.nodes if n.op in _EXPANSIONS and _draws(n) and not context.is_forced(graph, n)]
+    drawn = [n for n in every if _is_static(graph, n)]
+    streams, state = _streams(drawn), ""
+    if any(n.attrs["seed"] is None for n in (every if seed else drawn)):
+        graph, state = _with_state(graph, seed)
     if not drawn:
         return graph
-    streams, state = _streams(drawn), ""
-    if any(n.attrs["seed"] is None for n in drawn):
-        graph, state = _with_state(graph, seed)
 
     def rule(editor: Editor, node: Node) -> None:
         if node.name in streams:
@@ -62,6 +66,11 @@ def _draws(node: Node) -> bool:
     return all(v.spec is not None and v.spec.dtype in _TYPES for v in node.outputs[:1])
 
 
+def _is_static(graph: Graph, node: Node) -> bool:
+    specs = [graph.values[name].spec for name in (*node.values, *(v.name for v in node.outputs))]
+    return all(s is not None and not s.symbols for s in specs)
+
+
 _TYPES = frozenset(_MANTISSA) | {
     DType.FLOAT64,
     DType.BOOL,
@@ -74,7 +83,11 @@ _TYPES = frozenset(_MANTISSA) | {
 
 
 def _with_state(graph: Graph, seed: int) -> tuple[Graph, str]:
-    """Return the graph with the state, and the state's name."""
+    """Return the graph with the state, and the state's name. A graph that has one keeps it."""
+    counts = {n.name for n in graph.nodes if n.op == "add" and Source(_STATE) in n.sources}
+    for state in graph.states:
+        if state.next in counts:
+            return graph, state.name
     taken = set(graph.values) | graph.former_names
     name, number = _STATE, 0
     while {name, f"{name}.one", f"{name}.counted", f"{name}.first"} & taken:
@@ -184,22 +197,24 @@ def _bernoulli(draw: _Draw) -> None:
 
 
 def _multinomial(draw: _Draw) -> None:
-    """Emit the class in whose part of the cumulative sum a uniform number is."""
+    """Emit the class in whose part of the cumulative sum a uniform number is. The sum rounds, so that the last edge is not 1."""
     wide, rank = DType.FLOAT64, draw.node.spec.rank
     weight = draw("softmax", draw("cast", draw.input(0), dtype=wide), dim=rank - 1)
     edges = draw("cumsum", weight, dim=rank - 1)
     classes = int(draw.spec(edges).shape[-1])  # type: ignore[arg-type]
-    number = draw("unsqueeze", draw.uniform(draw.shape, wide), dims=(rank,))
+    total = draw("slice", edges, dim=rank - 1, start=classes - 1, end=classes)
+    number = draw("unsqueeze", draw("mul", draw.uniform(draw.shape, wide), total), dims=(rank,))
     passed = draw("ge", number, draw("unsqueeze", edges, dims=(rank - 1,)))
     place = draw("sum", draw("cast", passed, dtype=DType.INT64), dim=(rank,), keepdim=False)
     draw.done(draw("clamp", place, 0, classes - 1))
 
 
 def _dropout(draw: _Draw) -> None:
+    """Emit a product with 0 or the scale, as in PyTorch: a dropped NaN or infinity gives NaN."""
     p, x = draw.node.attrs["p"], draw.wide(0)
     kept = draw("ge", draw.uniform(draw.shape, draw.spec(x).dtype), p)
-    scaled = draw("mul", x, 1 / (1 - p)) if p < 1 else x
-    draw.done(draw("where", kept, scaled, 0.0))
+    masked = draw("mul", x, draw("cast", kept, dtype=draw.spec(x).dtype))
+    draw.done(draw("mul", masked, 1 / (1 - p) if p < 1 else 0.0))
     if len(draw.node.outputs) > 1:
         draw.done(kept, 1)
 

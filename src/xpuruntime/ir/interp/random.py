@@ -67,11 +67,11 @@ def multinomial(x: Array, *, samples: int, seed: int | None) -> Array:
 
 
 def dropout(x: Array, *, p: float, train: bool, seed: int | None) -> tuple[Array, Array]:
-    """Drop elements with probability p and scale the rest by 1 / (1 - p); also return the mask. Outside training, return x."""
+    """Multiply by 0 with probability p, otherwise by 1 / (1 - p); also return the mask. Outside training, return x."""
     if not train or p == 0:
         return x, np.ones(x.shape, bool)
     mask = np.random.default_rng(seed).random(x.shape) >= p
-    return np.where(mask, x / max(1 - p, np.finfo(np.float64).tiny), 0.0), mask
+    return x * np.where(mask, 1 / max(1 - p, np.finfo(np.float64).tiny), 0.0), mask
 
 
 RULES: dict[str, InterpRule] = {

@@ -95,13 +95,6 @@ def _randn(e: NodeExport) -> None:
     e.to(_drawn(e, "Normal", e["size"], wide, mean=e["mean"], scale=e["std"]), e["dtype"], wide)
 
 
-def _randperm(e: NodeExport) -> None:
-    """Write randperm as the order of random numbers, whose type makes equal ones unlikely."""
-    numbers = _drawn(e, "Uniform", [e["n"]], DType.FLOAT64)
-    values = e.builder.fresh(f"{e.out}.values")
-    e.builder.add("TopK", [numbers, e.builder.dims([e["n"]])], [values, e.out], axis=0)
-
-
 def _bernoulli(e: NodeExport) -> None:
     """Write bernoulli as a comparison. The function that ONNX gives for Bernoulli, which engines expand, is true with probability 1 - x."""
     wide = DType.FLOAT64 if e.spec().dtype is DType.FLOAT64 else DType.FLOAT32
@@ -126,9 +119,9 @@ def _dropout(e: NodeExport) -> None:
     of_node = None if seed is None else float(seed & 0xFFFFFF)
     number = _drawn(e, "Uniform", e.spec().shape, wide, seed=of_node)
     dropped = e.add("Less", [number, e.constant(e["p"], wide)])
-    factor = e.constant(1 / (1 - e["p"]) if e["p"] < 1 else 1.0, wide)
-    scaled = e.add("Mul", [e.operand(0, wide), factor])
-    y = e.add("Where", [dropped, e.constant(0, wide), scaled])
+    factor = e.constant(1 / (1 - e["p"]) if e["p"] < 1 else 0.0, wide)
+    scale = e.add("Where", [dropped, e.constant(0, wide), factor])
+    y = e.add("Mul", [e.operand(0, wide), scale])  # NaN of a dropped NaN, as in PyTorch
     e.builder.add("Cast", [y], e.outs[:1], to=e.builder.numbers[dtype])
     if len(e.outs) > 1:
         e.builder.add("Not", [dropped], e.outs[1:])
@@ -145,5 +138,4 @@ EXPORTERS: dict[str, Exporter] = {
     "multinomial": _multinomial,
     "rand": _rand,
     "randn": _randn,
-    "randperm": _randperm,
 }
