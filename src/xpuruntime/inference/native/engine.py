@@ -60,6 +60,7 @@ WITHOUT_PASSES = "without_passes"
 """The engine option that names passes to leave out of the request's optimization level, separated by commas."""
 SEED = "seed"
 """The engine option with the seed of random ops; 0 without it."""
+_SEED_DIGITS = len(str((1 << 63) - 1))
 TIMES = "kernel_times"
 """The engine option that names a file of measured times (``xpu tune``)."""
 _TRIAL_SIZES = (640, 576, 64, 1)
@@ -108,7 +109,7 @@ def takes_options(request: EngineRequest) -> Support:
             do="It is how many programs a session with open shapes keeps.",
         )
     seed = request.options.get(SEED, "0")
-    if not (seed.isascii() and seed.isdigit() and int(seed[:20]) < 1 << 63):
+    if not (seed.isascii() and seed.isdigit() and len(seed) <= _SEED_DIGITS and int(seed) < 1 << 63):
         return Support.no(
             Reason.OPTION_UNKNOWN,
             f"{SEED} must be a number from 0 to 2**63 - 1, got {seed!r}",
