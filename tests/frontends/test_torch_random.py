@@ -1,4 +1,4 @@
-"""Random draws of PyTorch modules: their distributions on the native engine and on ONNX Runtime, seeds, and divided models."""
+"""Random draws of PyTorch modules: their distributions on the native engine, in automatic selection and on ONNX Runtime, seeds, and divided models."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch")
 ort = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnx")
 
+from support.native import run_native  # noqa: E402
 from support.torch_oracle import OfFunction  # noqa: E402
 
 import xpuruntime as xrt  # noqa: E402
@@ -70,6 +71,154 @@ def test_distributions_of_the_native_engine(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", DRAWS)
+def test_automatic_selection_leaves_draws_to_pytorch(name: str) -> None:
+    """PyTorch's seed gives PyTorch's numbers, as in eager mode, unless the draw is written to ONNX."""
+    function, mean, deviation = DRAWS[name]
+    with xrt.InferenceSession(OfFunction(function).eval(), example_inputs=(X,)) as session:
+        engines = {r.engine for r in session.plan.regions}
+        torch.manual_seed(3)
+        first = next(iter(session.run([X]).values()))
+    assert close(first, mean, deviation)
+    if name in EXPORTED:
+        assert engines == {"onnxruntime"}
+        return
+    assert "torch" in engines
+    assert "onnxruntime" not in engines
+    torch.manual_seed(3)
+    torch.testing.assert_close(first, function(X))
+
+
+EXPORTED = ("rand", "bernoulli", "dropout")
+
+
+@pytest.mark.parametrize("name", [n for n in DRAWS if n not in EXPORTED])
+def test_draws_that_are_not_written_to_onnx(name: str) -> None:
+    function = DRAWS[name][0]
+    with pytest.raises(xrt.XpuError, match="draws random numbers, which ONNX Runtime does not") as error:
+        xrt.export_onnx(OfFunction(function).eval(), (X,))
+    assert "torch_oracle.py:" in str(error.value), "the line of the module"
+    assert "give the numbers as an input, or run it natively" in str(error.value)
+    with pytest.raises(xrt.XpuError, match="draws random numbers, which ONNX Runtime does not"):
+        xrt.InferenceSession(OfFunction(function).eval(), example_inputs=(X,), engine="onnxruntime")
+
+
+@pytest.mark.parametrize("draw", [torch.rand_like, lambda x: torch.rand(4) + x])
+def test_draws_in_branches_are_not_written_to_onnx(draw: Any) -> None:
+    def body(x: Any) -> Any:
+        return torch.cond(x.sum() > 0, draw, lambda x: x + 1, (x,))
+
+    with pytest.raises(xrt.XpuError, match="draws random numbers, which ONNX Runtime does not") as error:
+        xrt.export_onnx(OfFunction(body).eval(), (torch.ones(4),))
+    assert "natively" not in str(error.value)
+
+
+def test_pytorch_draws_every_number_of_a_divided_model() -> None:
+    """A draw that ONNX has, in a model of which PyTorch computes a part, is PyTorch's as well. Dropout in eval mode is no draw."""
+
+    def body(x: Any) -> Any:
+        y = torch.nn.functional.dropout(torch.rand_like(x), 0.5, training=True) + torch.rand(40)
+        return torch.nn.functional.dropout(y, 0.5, training=False) * 2
+
+    x = torch.zeros(40, 40)
+    results = []
+    with xrt.InferenceSession(OfFunction(body).eval(), example_inputs=(x,)) as session:
+        for seed in (5, 5, 6):
+            torch.manual_seed(seed)
+            results.append(next(iter(session.run([x]).values())))
+    first, again, other = results
+    assert torch.equal(first, again)
+    assert not torch.isclose(first, other).any()
+
+
+def test_two_draws_and_several_threads() -> None:
+    """Draws of one graph differ, also those of the same kind and shape. Threads do not change the numbers."""
+    kinds = (torch.rand_like, torch.randn_like, lambda x: torch.empty_like(x).exponential_())
+
+    def body(x: Any) -> Any:
+        return tuple(kind(x) for kind in kinds for _ in range(2))
+
+    results = []
+    for threads in (1, 3):
+        with xrt.InferenceSession(
+            OfFunction(body).eval(), example_inputs=(X,), engine="native", threads=threads
+        ) as session:
+            results.append([[*session.run([X]).values()] for _ in range(2)])
+    for one, several in zip(*results, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(one, several, strict=True))
+    for first, second in ((r[i], r[i + 1]) for r in results[0] for i in (0, 2, 4)):
+        assert (first == second).float().mean() < 0.001
+        assert abs(np.corrcoef(first, second)[0, 1]) < 5 / math.sqrt(N)
+
+
+EXTREMES: dict[str, tuple[Any, float]] = {
+    # function -> the largest finite value that the least uniform number may give
+    "exponential_": (lambda x: torch.empty_like(x).exponential_(), 60),
+    "geometric_": (lambda x: torch.empty_like(x).geometric_(0.5), 60),
+    "gumbel": (lambda x: -torch.empty_like(x).exponential_().log(), 60),
+    "cauchy_": (lambda x: torch.empty_like(x).cauchy_().abs() + 1e-3, 1e17),
+}
+
+
+@pytest.mark.parametrize("bits", ["zeros", "ones"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", EXTREMES)
+def test_extreme_uniform_numbers(name: str, dtype: Any, bits: str) -> None:
+    """The least and the largest uniform number give values of the support: neither infinite, nor NaN, nor -0."""
+    function, most = EXTREMES[name]
+    results = at_extremes(function, torch.zeros(8, dtype=dtype), bits)
+    for y in results:
+        assert np.isfinite(y).all()
+        assert (np.abs(y) <= most).all()
+        if name == "gumbel":
+            continue
+        assert not np.signbit(y).any()
+        assert (y >= (1 if name == "geometric_" else 1e-20)).all()
+
+
+@pytest.mark.parametrize("bits", ["zeros", "ones"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+def test_extreme_uniform_numbers_never_draw_impossible_classes(dtype: Any, bits: str) -> None:
+    weights = torch.tensor([[0, 0, 3, 0, 1, 0]], dtype=dtype)
+    for y in at_extremes(lambda x: torch.multinomial(x, 2), weights, bits):
+        assert sorted(y[0]) == [2, 4]
+    for y in at_extremes(lambda x: torch.multinomial(x, 5, replacement=True), weights, bits):
+        assert (y == (2 if bits == "zeros" else 4)).all()
+
+
+def at_extremes(function: Any, x: Any, bits: str) -> list[Any]:
+    """Return the results of the interpreter and of the native engine, with random bits that are all 0 or all 1."""
+    from xpuruntime import ir
+    from xpuruntime.ir import interp
+    from xpuruntime.passes import expand_random
+
+    graph = expand_random.run(xrt.extract_ir(OfFunction(function).eval(), (x,)))
+
+    def fixed(editor: ir.Editor, node: ir.Node) -> None:
+        if node.op == "random_bits":
+            value = (1 << node.attrs["bits"]) - 1 if bits == "ones" else 0
+            editor.forward(
+                node.name, editor.insert(node, "constant", value=np.full(node.spec.shape, value, np.int64))
+            )
+
+    graph = graph.rewrite(fixed)
+    assert not any(n.op == "random_bits" for n in graph)
+    feeds = {v.name: x.numpy() for v in graph.inputs}
+    (interpreted,) = interp.run(graph, feeds, states={}).values()
+    (compiled,) = run_native(graph, feeds, passes="none").values()  # constants are not folded
+    return [interpreted, compiled]
+
+
+def test_few_classes_of_many() -> None:
+    weights = torch.zeros(50, 200_000)
+    weights[:, 77], weights[:, 150_003] = 1.0, 2.0
+    model = OfFunction(lambda x: torch.multinomial(x, 2)).eval()
+    with xrt.InferenceSession(model, example_inputs=(weights,), engine="native") as session:
+        for _ in range(2):
+            drawn = next(iter(session.run([weights]).values()))
+            assert (drawn.sort(1).values == torch.tensor([77, 150_003])).all()
+
+
+@pytest.mark.parametrize("name", EXPORTED)
 def test_distributions_on_onnx_runtime(name: str, tmp_path: Path) -> None:
     function, mean, deviation = DRAWS[name]
     file = tmp_path / "model.onnx"
@@ -115,7 +264,7 @@ def test_the_seed_decides_the_numbers_of_a_session() -> None:
     assert all(torch.equal(a, b) for a, b in zip(seven, numbers(2**63 - 1), strict=True))
 
 
-@pytest.mark.parametrize("seed", ["-1", "1.5", str(2**63), "x"])
+@pytest.mark.parametrize("seed", ["-1", "1.5", str(2**63), "x", "00000000000000000001" + "9" * 30])
 def test_seeds_that_are_no_numbers(seed: str) -> None:
     with pytest.raises(xrt.XpuError, match="seed must be a number from 0 to"):
         numbers(seed)  # type: ignore[arg-type]

@@ -19,7 +19,7 @@ import numpy as np
 
 from ..errors import IrError, ModelError
 from ..ir import Graph, Node, Weight, inline_fused
-from ..ir.extensions import is_complex_tensor
+from ..ir.extensions import is_complex_tensor, unexported_draw
 from ..ir.ops.control import CONTROL, bodies_of
 from ..protocols import Array
 from ..storage.store import write_atomic
@@ -114,6 +114,14 @@ def _write(builder: OnnxGraphBuilder, node: Node) -> None:
             nothing = np.zeros([int(d) for d in value.spec.shape], value.spec.dtype.numpy)  # type: ignore[arg-type]
             builder.add("Identity", [builder.constant(nothing)], [value.name])
         return
+    if draw := unexported_draw(node):
+        raise IrError(
+            f"{node.op} %{node.name}",
+            "draws random numbers, which ONNX Runtime does not draw independently of those of other nodes",
+            got=f"{draw}{_line_of(node)}",
+            do="Draw outside of the model and give the numbers as an input"
+            + ("." if node.op in CONTROL else ", or run it natively (engine='native')."),
+        )
     if node.op == "opaque":
         _write_opaque(builder, node, label)
         return

@@ -166,7 +166,7 @@ class InferenceSession:
             reports_into(*report_folders(store)),
             shown(f"opening {subject}", subject, on_progress),
         ):
-            self._model = open_any(model, example_inputs, dynamic_shapes, used)
+            self._model = open_any(model, example_inputs, dynamic_shapes, used, request.names_native)
             if opened is not None and (changes := opened.validate(self._model, request)):
                 from .lock_checks.programs import changes_text
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from ...errors import IrError
 from ...faults import is_fault, recorded
 from ...ir import Value, find_op
-from ...ir.extensions import CONTROL_OPERATORS
+from ...ir.extensions import CONTROL_OPERATORS, draws_numbers
 from ...types import Dim, DimLike, DType, TensorSpec
 from ..builder import ImportBuilder
 from ..not_lowered import NotLowered
@@ -46,10 +46,11 @@ class AtenLowering:
     values:    FX node -> TensorRef, a list of them, a dim or another plain value.
     evaluator: evaluates nodes that depend on constants alone.
     refused:   ATen names whose lowering rejected a call, so that PyTorch may decompose them instead.
+    draws:     ATen names whose random numbers PyTorch draws: such nodes become opaque.
     """
 
-    def __init__(self, b: ImportBuilder, symbols: SymbolNames) -> None:
-        self.b, self.symbols = b, symbols
+    def __init__(self, b: ImportBuilder, symbols: SymbolNames, draws: Container[str] = ()) -> None:
+        self.b, self.symbols, self.draws = b, symbols, draws
         self.values: dict[Any, Any] = {}
         self.evaluator = ConstantEvaluator()
         self.refused: set[str] = set()
@@ -148,6 +149,8 @@ class AtenLowering:
         )
         mark = len(self.b.nodes)
         outputs = lower(context)
+        if name in self.draws and any(map(draws_numbers, self.b.nodes[mark:])):
+            raise NotLowered("it draws random numbers, which PyTorch's seed decides")
         self._learn_symbols(mark)
         for argument, value in context.args.items():
             if (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -33,12 +33,13 @@ class ProgramImport:
         name: str,
         dynamic_shapes: Mapping[str, Any],
         saved: Mapping[str, str] = MappingProxyType({}),
+        draws: Container[str] = (),
     ) -> None:
         self.program, self.shapes, self.saved = program, dynamic_shapes, saved
         self.nodes = list(program.graph.nodes)
         self.b = ImportBuilder(name, {n.name for n in self.nodes})
         self.symbols = SymbolNames()
-        self.lowering = AtenLowering(self.b, self.symbols)
+        self.lowering = AtenLowering(self.b, self.symbols, draws)
         self.tensors: dict[str, Any] = {}
         self.states: dict[str, str] = {}  # buffer -> state
         self.names: dict[str, str] = {}  # PyTorch's name of a tensor -> the weight

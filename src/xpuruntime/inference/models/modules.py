@@ -32,9 +32,12 @@ _PIECE = 1 << 20
 _MOST_PIECES = 256
 
 
-def open_any(model: Any, example_inputs: Any, dynamic_shapes: Any, store: Store) -> ModelSource:
+def open_any(
+    model: Any, example_inputs: Any, dynamic_shapes: Any, store: Store, draws: bool = True
+) -> ModelSource:
     """Open a model, an ``nn.Module`` (traced with example inputs) or a ``torch.export.ExportedProgram``. Files use their store records.
 
+    draws: False leaves random numbers of a PyTorch model to PyTorch, where its seed decides them.
     Raises ModelError, InputError.
     """
     if is_program(model):
@@ -54,7 +57,7 @@ def open_any(model: Any, example_inputs: Any, dynamic_shapes: Any, store: Store)
             "needs example inputs to trace a PyTorch module",
             do="Give example_inputs=(tensor, ...), or an ExportedProgram.",
         )
-    graph, weights = import_known(model, example_inputs, dynamic_shapes, store)
+    graph, weights = import_known(model, example_inputs, dynamic_shapes, store, draws)
     return _source(graph, weights)
 
 

@@ -109,6 +109,11 @@ class SessionRequest:
         return self.execution.place or {}
 
     @property
+    def names_native(self) -> bool:
+        """Return True if the native engine is named, for the model or for parts of it. Only then it draws a module's random numbers."""
+        return "native" in (self.engine, *(e.partition(" on ")[0] for e in self.place.values()))
+
+    @property
     def options(self) -> dict[str, dict[str, str]]:
         """Return vendor options by engine."""
         return {e: dict(self.execution.options_for(e)) for e in self.execution.engine_options or {}}

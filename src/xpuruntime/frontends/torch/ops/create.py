@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 
 from ....ir import MAX_CONST_ELEMENTS
-from ....types import Dim, DType
+from ....types import Dim, DType, TensorSpec
 from ...not_lowered import NotLowered
 from .context import IGNORED_ARGUMENTS, AtenLoweringContext, OpLowering, Results
 
@@ -136,12 +136,17 @@ def _of_uniform(formula: Callable[[AtenLoweringContext, str], str]) -> OpLowerin
 
     def lower(n: AtenLoweringContext) -> Results:
         n.ignore("self")
-        wide = DType.FLOAT64 if n.out().dtype is DType.FLOAT64 else DType.FLOAT32
-        bits = 53 if wide is DType.FLOAT64 else 24
-        number = n.b.add(n.b.rand(size=n.out().shape, dtype=wide), 2.0 ** -(bits + 1))
-        return n.cast(formula(n, str(number)), n.out().dtype)
+        return n.cast(formula(n, _open_uniform(n, n.out())), n.out().dtype)
 
     return lower
+
+
+def _open_uniform(n: AtenLoweringContext, like: TensorSpec) -> str:
+    """Return uniform numbers in (0, 1): half a step is added to each, which rounds the largest ones to 1 or above."""
+    wide = DType.FLOAT64 if like.dtype is DType.FLOAT64 else DType.FLOAT32
+    bits = 53 if wide is DType.FLOAT64 else 24
+    number = n.b.add(n.b.rand(size=like.shape, dtype=wide), 2.0 ** -(bits + 1))
+    return str(n.b.minimum(number, 1 - 2.0**-bits))
 
 
 def _exponential(n: AtenLoweringContext, u: str) -> str:
@@ -178,11 +183,10 @@ def _bernoulli_p(n: AtenLoweringContext) -> Results:
 def _multinomial(n: AtenLoweringContext) -> Results:
     """Lower multinomial. Without replacement: classes in the order of probability / exponential number."""
     samples, spec = n["num_samples"], n.spec()
+    weights = n.cast(n.x, spec.dtype if spec.dtype is DType.FLOAT64 else DType.FLOAT32)
     if n["replacement"]:
-        return str(n.b.multinomial(n.b.log(n.x), samples=samples))
-    wide = spec.dtype if spec.dtype is DType.FLOAT64 else DType.FLOAT32
-    number = n.b.add(n.b.rand(size=spec.shape, dtype=wide), 2.0**-25)
-    race = n.b.div(n.cast(n.x, wide), n.b.neg(n.b.log(number)))
+        return str(n.b.multinomial(n.b.log(weights), samples=samples))
+    race = n.b.div(weights, n.b.neg(n.b.log(_open_uniform(n, spec))))
     return str(n.b.topk(race, k=samples, dim=-1, largest=True, sorted=True)[1])
 
 
