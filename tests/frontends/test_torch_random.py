@@ -306,3 +306,18 @@ def test_a_draw_in_a_loop_is_refused_with_the_reason() -> None:
     b.output("z", b.loop(count, None, x, body=inner.build(), carried=1))
     with pytest.raises(xrt.XpuError, match="draws random numbers in a branch or a loop"):
         xrt.compile(b.build())
+
+
+def test_the_seed_holds_for_dynamic_sizes() -> None:
+    model = OfFunction(lambda x: torch.rand_like(x)).eval()
+    results = []
+    for seed in (0, 7, 7):
+        policy = {"version": 1, "execution": {"engine_options": {"native": {"seed": seed}}}}
+        shapes = {"dynamic_shapes": {"x": {0: "rows"}}}
+        with xrt.InferenceSession(
+            model, example_inputs=(X,), engine="native", policy=policy, **shapes
+        ) as session:
+            results.append(next(iter(session.run([X[:300]]).values())))
+    zero, seven, again = results
+    assert torch.equal(seven, again)
+    assert not torch.isclose(zero, seven).any()
