@@ -23,6 +23,7 @@ from ...faults import contained
 from ...ir import Graph, save_weights
 from ...progress import step
 from ...protocols import Array
+from ..dense_rows import MAX_ROWS
 from .checkpoints import saved_names
 from .decompose import decomposed, refuse_extra_dims
 from .export import error_source, exported, find_torch, shapes_by_argument
@@ -57,14 +58,14 @@ class ExportedModel(NamedTuple):
     dynamic_shapes: Mapping[str, Any]
 
     @contained("extract_ir", kind=ModelError)
-    def imported(self) -> TorchImport:
-        """Decompose and lower it. Raises ModelError."""
+    def imported(self, max_rows: int = MAX_ROWS) -> TorchImport:
+        """Decompose and lower it, with systems and factorizations of at most ``max_rows`` rows. Raises ModelError."""
         who = error_source(self.name)
         step("importing PyTorch's export")
         keep = set(TABLE)
         while True:
             program = decomposed(self.program, keep, who)
-            attempt = ProgramImport(program, self.name, self.dynamic_shapes, self.saved)
+            attempt = ProgramImport(program, self.name, self.dynamic_shapes, self.saved, max_rows)
             graph = attempt.graph(who)
             refused = attempt.lowering.refused & keep
             if not refused:

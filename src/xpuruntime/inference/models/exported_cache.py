@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ... import __version__
 from ...errors import FormatError, StoreError
+from ...frontends.dense_rows import MAX_ROWS
 from ...ir import Graph
 from ...printable import logger
 from ...storage.code_digest import code_digest
@@ -25,7 +26,9 @@ KIND = "exported"
 _log = logger("xpuruntime.session")
 
 
-def import_known(model: Any, example_inputs: Any, dynamic_shapes: Any, store: Store) -> TorchImport:
+def import_known(
+    model: Any, example_inputs: Any, dynamic_shapes: Any, store: Store, max_rows: int = MAX_ROWS
+) -> TorchImport:
     """Return ``import_torch``; for an export that was imported before, return the graph from its store record. Raises as ``import_torch``."""
     from ...frontends.torch.exported_digest import exported_digest
     from ...frontends.torch.importer import TorchImport, export_torch
@@ -36,11 +39,12 @@ def import_known(model: Any, example_inputs: Any, dynamic_shapes: Any, store: St
     if store.mode != "off" and dynamic_shapes is None:
         known = exported_digest(exported.program, exported.saved)
     if known is None:
-        return exported.imported()
+        return exported.imported(max_rows)
     tensors: dict[str, Any] = {**exported.program.constants, **exported.program.state_dict}
     key = {
         "exported": known,
         "name": exported.name,
+        "max_rows": max_rows,
         "xpuruntime": __version__,
         "code": code_digest("ir", "frontends"),
     }
@@ -55,7 +59,7 @@ def import_known(model: Any, example_inputs: Any, dynamic_shapes: Any, store: St
 
     result: TorchImport | None = store.recall(KIND, digest(key), recalled)
     if result is None:
-        result = exported.imported()
+        result = exported.imported(max_rows)
         _keep(store, key, result, tensors)
     return result
 
