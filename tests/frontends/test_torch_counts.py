@@ -182,7 +182,8 @@ def test_repeats_that_a_tensor_counts(dtype: str) -> None:
     with open_session(of_known_number, x, repeats, engine="native") as session:
         assert [r.engine for r in session.plan.regions] == ["native"]
         assert torch.equal(next(iter(session.run([x, repeats]).values())), of_known_number(x, repeats))
-        for wrong in (repeats + 1, repeats * 0, repeats - 1):  # PyTorch refuses these, too
+        # PyTorch refuses these, too.
+        for wrong in (repeats + 1, repeats * 0, repeats - 1, repeats.clamp(max=2), repeats + repeats % 2):
             with pytest.raises(xrt.XpuError, match="outside a dim of"):
                 session.run([x, wrong])
 

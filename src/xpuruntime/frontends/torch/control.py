@@ -111,7 +111,7 @@ class _ControlBody:
 
 def _run(outer: AtenLowering, b: ImportBuilder, module: Any, arguments: Sequence[Any]) -> list[str]:
     """Lower the nodes of a body into ``b``. Return its results. Raise NotLowered if a node has no form in the IR."""
-    inner = type(outer)(b, outer.symbols, outer.draws)
+    inner = type(outer)(b, outer.symbols, outer.max_rows, outer.draws)
     nodes = list(module.graph.nodes)
     placeholders = [n for n in nodes if n.op == "placeholder"]
     inner.values.update(zip(placeholders, arguments, strict=True))

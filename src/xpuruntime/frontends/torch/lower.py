@@ -13,6 +13,7 @@ from ...ir import Value, find_op
 from ...ir.extensions import CONTROL_OPERATORS, draws_numbers
 from ...types import Dim, DimLike, DType, TensorSpec
 from ..builder import ImportBuilder
+from ..dense_rows import MAX_ROWS
 from ..not_lowered import NotLowered
 from .constants import ConstantEvaluator
 from .control import CONTROL
@@ -45,12 +46,15 @@ class AtenLowering:
 
     values:    FX node -> TensorRef, a list of them, a dim or another plain value.
     evaluator: evaluates nodes that depend on constants alone.
+    max_rows:  maximum rows of a system or factorization (``dense_rows``).
     refused:   ATen names whose lowering rejected a call, so that PyTorch may decompose them instead.
     draws:     ATen names whose random numbers PyTorch draws: such nodes become opaque.
     """
 
-    def __init__(self, b: ImportBuilder, symbols: SymbolNames, draws: Container[str] = ()) -> None:
-        self.b, self.symbols, self.draws = b, symbols, draws
+    def __init__(
+        self, b: ImportBuilder, symbols: SymbolNames, max_rows: int = MAX_ROWS, draws: Container[str] = ()
+    ) -> None:
+        self.b, self.symbols, self.max_rows, self.draws = b, symbols, max_rows, draws
         self.values: dict[Any, Any] = {}
         self.evaluator = ConstantEvaluator()
         self.refused: set[str] = set()
@@ -145,7 +149,13 @@ class AtenLowering:
         if lower is None:
             raise NotLowered("the op is not supported for complex numbers")
         context = AtenLoweringContext(
-            self.b, op, arguments, self._specs(node), lambda i: has_readers(node, i), dense(node)
+            self.b,
+            op,
+            arguments,
+            self._specs(node),
+            lambda i: has_readers(node, i),
+            dense(node),
+            self.max_rows,
         )
         mark = len(self.b.nodes)
         outputs = lower(context)

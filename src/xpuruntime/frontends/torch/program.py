@@ -10,6 +10,7 @@ from ...errors import ModelError
 from ...ir import MAX_CONST_ELEMENTS, Graph, Weight
 from ...types import Dim
 from ..builder import ImportBuilder
+from ..dense_rows import MAX_ROWS
 from ..not_lowered import NotLowered
 from .dims import SymbolNames, spec_of
 from .export import find_torch
@@ -33,13 +34,14 @@ class ProgramImport:
         name: str,
         dynamic_shapes: Mapping[str, Any],
         saved: Mapping[str, str] = MappingProxyType({}),
+        max_rows: int = MAX_ROWS,
         draws: Container[str] = (),
     ) -> None:
         self.program, self.shapes, self.saved = program, dynamic_shapes, saved
         self.nodes = list(program.graph.nodes)
         self.b = ImportBuilder(name, {n.name for n in self.nodes})
         self.symbols = SymbolNames()
-        self.lowering = AtenLowering(self.b, self.symbols, draws)
+        self.lowering = AtenLowering(self.b, self.symbols, max_rows, draws)
         self.tensors: dict[str, Any] = {}
         self.states: dict[str, str] = {}  # buffer -> state
         self.names: dict[str, str] = {}  # PyTorch's name of a tensor -> the weight

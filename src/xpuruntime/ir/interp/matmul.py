@@ -106,7 +106,7 @@ def _eliminate(m: Array, x: Array) -> tuple[Array, Array]:
             side[each, c], side[each, row] = side[each, row].copy(), side[each, c].copy()
         pivot = m[:, c, None, c, None]
         info = np.where((info == 0) & (pivot[:, 0, 0] == 0), c + 1, info).astype(np.int32)
-        factor = np.where(pivot == 0, 0.0, m[:, c + 1 :, c, None] / pivot)
+        factor = m[:, c + 1 :, c, None] / np.where(pivot == 0, 1.0, pivot)
         x[:, c + 1 :] -= factor * x[:, c, None]
         m[:, c + 1 :, c + 1 :] -= factor * m[:, c, None, c + 1 :]
     return swaps, info

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from ...codegen.loops.points import storage
+from ...decisions import Reason, Support
 from ...types import HALF_FLOATS, TensorSpec
 from ..kernel import NodeCall
 from ..spec.product import sizes
@@ -104,7 +105,8 @@ def _elimination(n: int, columns: int, on_swap: str = "") -> list[str]:
         f"  const double pivot = m[c * {n} + c];",
         "  if (pivot == 0 && info == 0) info = (int32_t)c + 1;",
         f"  for (int64_t i = c + 1; i < {n}; ++i) {{",
-        f"    const double f = pivot == 0 ? 0 : m[i * {n} + c] / pivot;",
+        # Below a pivot of 0 is 0, or NaN, which reaches the results.
+        f"    const double f = pivot == 0 ? m[i * {n} + c] : m[i * {n} + c] / pivot;",
         f"    for (int64_t j = c + 1; j < {n}; ++j) m[i * {n} + j] -= f * m[c * {n} + j];",
         *reduced,
         "  }",
@@ -165,14 +167,25 @@ def _slogdet(call: NodeCall) -> TaskText:
     return _text(call, body, math.prod(batch), n**3 // 3, 8 * n * n, frozenset({"arith", "log"}))
 
 
-_WIDE = computes(0, dtypes=FLOATS - HALF_FLOATS)
+_MAX_ROWS = 128
+"""One task computes a whole matrix."""
+
+
+def _why_not(call: NodeCall) -> Support | None:
+    rows = call.tensor(0).spec.shape[-1]
+    if isinstance(rows, int) and rows > _MAX_ROWS:
+        why = f"{call.op} of a matrix of {rows} rows; at most {_MAX_ROWS} are supported"
+        return Support.no(Reason.SHAPE_UNSUPPORTED, why)
+    return computes(0, dtypes=FLOATS - HALF_FLOATS)(call)
+
+
 KERNELS = (
     TemplateKernel(
         "dense/generated",
         {
-            "cholesky": OpTemplate(_cholesky, _WIDE),
-            "slogdet": OpTemplate(_slogdet, _WIDE),
-            "solve": OpTemplate(_solve, _WIDE),
+            "cholesky": OpTemplate(_cholesky, _why_not),
+            "slogdet": OpTemplate(_slogdet, _why_not),
+            "solve": OpTemplate(_solve, _why_not),
         },
     ),
 )

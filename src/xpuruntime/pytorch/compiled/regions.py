@@ -15,6 +15,7 @@ from ...compiler.resolve import resolve_target
 from ...errors import XpuError
 from ...frontends.torch.fx_module import import_fx
 from ...ir import OPS
+from ...ir.ops.control import CONTROL
 from ...kernels.kernel import NodeCall
 from .levels import in_order_of_draws, is_random, levels, views_at_readers
 
@@ -39,6 +40,9 @@ def reasons_against(
         source = node.sources[0].name if node.sources else ""
         if node.op == "opaque":
             reasons.setdefault(source, str(node.attrs["reason"]))
+            continue
+        if node.op in CONTROL:
+            reasons.setdefault(source, "it is control flow, whose bodies are modules of the traced graph")
             continue
         if OPS[node.op].random and node.attrs.get("train") is not False:
             reasons.setdefault(source, "it draws random numbers, which PyTorch's seed decides")

@@ -14,20 +14,30 @@ from ....ir import Editor, Graph, GraphBuilder, Node
 from ....types import DimLike, DType, TensorSpec
 from .graph_builder import Exporter, NodeExport
 
-__all__ = ["EXPORTERS", "with_loops"]
+__all__ = ["EXPORTERS", "in_loops", "with_loops"]
+
+
+def in_loops(graph: Graph) -> tuple[str, ...]:
+    """Return the ops of the graph that ``with_loops`` replaces, each once."""
+    return tuple(dict.fromkeys(n.op for n in graph.nodes if _is_looped(n, graph.spec)))
+
+
+def _is_looped(node: Node, spec_of: Callable[[str], TensorSpec | None]) -> bool:
+    if node.op not in _LOOPS or not isinstance(node.inputs[0], str):
+        return False
+    x = spec_of(node.inputs[0])
+    return node.op != "det" or (x is not None and x.dtype is DType.FLOAT64)  # ONNX Runtime has Det of float32
 
 
 def with_loops(graph: Graph) -> Graph:
     """Return the graph with systems and factorizations as loops. A matrix of symbolic size stays, and its exporter refuses it."""
 
     def rule(editor: Editor, node: Node) -> None:
-        if node.op not in _LOOPS or not isinstance(node.inputs[0], str):
+        if not _is_looped(node, lambda name: editor.values[name].spec):
             return
-        x = editor.values[node.inputs[0]].spec
-        if node.op == "det" and (x is None or x.dtype is not DType.FLOAT64):
-            return  # ONNX Runtime has Det of float32
-        if x is not None and isinstance(x.shape[-1], int) and x.shape[-1]:
-            results = _LOOPS[node.op](editor, node, x)
+        x = editor.values[str(node.inputs[0])].spec
+        if x is not None and isinstance(x.shape[-1], int):
+            results = (_LOOPS[node.op] if x.shape[-1] else _of_no_rows)(editor, node, x)
             for value, result in zip(node.outputs, results, strict=False):
                 editor.forward(value.name, result)
             editor.remove(node)
@@ -57,7 +67,10 @@ class _ColumnLoop:
     def pivoted(self, matrix: Any, shape: tuple[DimLike, ...]) -> tuple[Any, Any]:
         """Return the matrix with the row of the largest element of column i, from row i on, as row i; and that row's number."""
         b = self.b
-        size = b.where(b.ge(self.rows, self.i), b.abs(self.column(matrix)), -1.0)
+        size = b.abs(self.column(matrix))
+        # ArgMax of ONNX Runtime skips NaN. As a pivot, NaN reaches every result.
+        size = b.where(b.isnan(size), float("inf"), size)
+        size = b.where(b.ge(self.rows, self.i), size, -1.0)
         best = b.argmax(size, dim=len(shape) - 2, keepdim=True)
         order = b.where(self.here, best, b.where(b.eq(self.rows, best), self.i, self.rows))
         return b.gather(matrix, b.expand(order, size=shape), dim=len(shape) - 2), best
@@ -156,6 +169,17 @@ def _det(editor: Editor, node: Node, x: TensorSpec) -> tuple[str, ...]:
     return (editor.insert(node, "mul", sign, editor.insert(node, "exp", logarithm)),)
 
 
+def _of_no_rows(editor: Editor, node: Node, x: TensorSpec) -> tuple[str, ...]:
+    """Return empty matrices, info 0, and determinants of 1."""
+    values = {"slogdet": (1, 0), "det": (1,)}.get(node.op, (0, 0))
+    specs = [v.spec for v in node.outputs]
+    return tuple(
+        _zeros(editor, node, spec.shape, spec.dtype, value)
+        for spec, value in zip(specs, values, strict=False)
+        if spec is not None
+    )
+
+
 _LOOPS: dict[str, Callable[[Editor, Node, TensorSpec], tuple[str, ...]]] = {
     "cholesky": _cholesky,
     "det": _det,
@@ -165,7 +189,7 @@ _LOOPS: dict[str, Callable[[Editor, Node, TensorSpec], tuple[str, ...]]] = {
 
 
 def _refused(e: NodeExport) -> None:
-    raise e.no("a matrix of no rows or of a symbolic number of rows, or one inside a loop or a branch")
+    raise e.no("a matrix of a symbolic number of rows, or one inside a loop or a branch")
 
 
 EXPORTERS: dict[str, Exporter] = dict.fromkeys(_LOOPS.keys() - {"det"}, _refused)

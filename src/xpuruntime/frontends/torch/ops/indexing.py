@@ -110,8 +110,9 @@ def _repeat_interleave(n: AtenLoweringContext) -> Results:
     if isinstance(count, Dim) and n["output_size"] is None:
         return str(b.repeat_interleave(repeats, count=count))
     wide = n.cast(repeats, DType.INT64)
-    # A negative repeat, as numbers with another sum, leads to an index that is reported.
-    ends = b.where(b.lt(wide, 0), count + 1, b.cumsum(wide, dim=0))
+    # A negative repeat, or another sum than output_size, leads to an index that is reported.
+    other = b.ne(b.sum(wide, dim=[0], keepdim=True, dtype=DType.INT64), count)
+    ends = b.where(b.logical_or(b.lt(wide, 0), other), count + 1, b.cumsum(wide, dim=0))
     zeros = b.full(size=[count + 1], value=0, dtype=DType.INT64)
     ones = b.full(size=n.spec().shape, value=1, dtype=DType.INT64)
     ended = b.scatter(zeros, ends, ones, dim=0, reduce="add", include_self=True)

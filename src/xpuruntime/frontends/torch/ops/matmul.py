@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from ....types import DType
+from ...dense_rows import MAX_ROWS
 from ...not_lowered import NotLowered
 from .context import AtenLoweringContext, OpLowering, Results
 from .elementwise import call
@@ -60,14 +61,13 @@ def _solve_triangular(n: AtenLoweringContext) -> Results:
     return x if left else _transposed(n, x)
 
 
-_MAX_ROWS = 128
-"""Maximum rows of a system or factorization: one task computes a whole matrix. PyTorch's operators compute larger ones."""
-
-
 def _small(n: AtenLoweringContext) -> None:
+    """Raise NotLowered for more rows than are lowered. Kernels refuse a symbolic number that turns out larger."""
     size = n.spec().shape[-1]
-    if isinstance(size, int) and size > _MAX_ROWS:
-        raise NotLowered(f"a matrix of {size} rows is left to PyTorch; at most {_MAX_ROWS} are supported")
+    if isinstance(size, int) and size > n.max_rows:
+        raise NotLowered(f"a matrix of {size} rows is left to PyTorch; at most {n.max_rows} are supported")
+    if not isinstance(size, int) and n.max_rows < MAX_ROWS:
+        raise NotLowered("a matrix of a symbolic number of rows is left to PyTorch")
 
 
 def _checked(n: AtenLoweringContext, value: str, info: str) -> str:
@@ -95,7 +95,11 @@ def _systems(n: AtenLoweringContext) -> Results:
         x = _transposed(n, x)
     if n.op == "linalg_solve":
         return _checked(n, x, info)
-    return [_checked(n, x, info) if n["check_errors"] else x, None, None, info]
+    x = _checked(n, x, info) if n["check_errors"] else x
+    if n.has_readers(3) and n.spec(info).shape != spec.shape[:-2]:  # one matrix for several right sides
+        column = n.b.full(size=[spec.shape[-1], 1], value=1.0, dtype=spec.dtype)
+        info = str(n.b.solve(a, column, outputs=2)[1])
+    return [x, None, None, info]
 
 
 def _inverse(n: AtenLoweringContext) -> Results:
