@@ -30,7 +30,7 @@ from ..targets import DeviceId
 from ..types import DType
 from .answer_loop import AnswerLoop
 from .answers import Completion, Piece, Prompt
-from .build import BUCKETS, cache_words, entry_lengths, long_entries
+from .build import BUCKETS, cache_words, entry_lengths, fixed_tokens, long_entries
 from .checkpoint.reader import open_checkpoint
 from .decoding.words import speculation_of
 from .opening import check_opening, opened_checkpoint, opening_request
@@ -127,6 +127,7 @@ class Generator:
             "threads": threads,
             "store": store,
             "later": later if buckets is None else (),
+            "fixed": fixed_tokens(device_id, batch),
         }
         self._parts = [
             RankWeights(self.programs, shard, at, rank)

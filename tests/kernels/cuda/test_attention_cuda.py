@@ -65,6 +65,13 @@ def test_decode_grouped_split_causal_masked() -> None:
     run(FlashDecode(), (1, 10, 1, 100), (1, 1, 300, 100), 100, mask=array((1, 1, 1, 300)), shift=1)
 
 
+def test_decode_takes_a_short_chunk_over_many_keys() -> None:
+    """Sixteen tokens of six heads are 96 rows; each sees the keys up to its own."""
+    mask = np.arange(530)[None] <= 300 + np.arange(16)[:, None]
+    run(FlashDecode(), (1, 12, 16, 64), (1, 2, 530, 64), 64, mask=mask)
+    run(FlashDecode(), (2, 8, 16, 32), (2, 1, 512, 32), 24, "float16", causal=True, causal_offset=496)
+
+
 @pytest.mark.parametrize(("keys", "dv", "heads"), [(1600, 32, 6), (1700, 23, 6), (1900, 32, 17)])
 def test_many_parts_of_a_task_are_joined_group_by_group(keys: int, dv: int, heads: int) -> None:
     run(
@@ -147,7 +154,12 @@ def test_what_is_refused_has_a_reason() -> None:
     assert strided.reason == "the elements of a head must be contiguous"
     assert (
         said(FlashDecode(), (1, 8, 9, 32), (1, 1, 9, 32))
-        == "at most 64 queries per key head are supported, got 72"
+        == "at most 64 queries per key head are supported for 9 keys, got 72"
+    )
+    assert said(FlashDecode(), (1, 8, 16, 32), (1, 1, 512, 32)) == ""
+    assert (
+        said(FlashDecode(), (1, 8, 17, 32), (1, 1, 512, 32))
+        == "at most 128 queries per key head are supported for 512 keys, got 136"
     )
     assert (
         said(FlashSimt(), (1, 1, 4, 260), (1, 1, 4, 260))
@@ -264,6 +276,17 @@ def test_hopper_targets_take_its_products_where_there_are_queries_enough() -> No
 
     assert part("cuda:sm_90", 16) == part("cuda:sm_90", 2) == {"flash_hopper"}
     assert part("cuda:sm_90", 1) == part("cuda:sm_80", 16) == part("cuda:sm_100", 16) == {"flash_v2"}
+
+
+def test_few_queries_with_a_mask_take_hopper_products_which_skip_masked_keys() -> None:
+    def part(queries: int, masked: bool) -> frozenset[str]:
+        q, k = (np.zeros((1, 12, n, 128), ml_dtypes.bfloat16) for n in (queries, 1088))
+        inputs = [q, k, k, *([np.ones((queries, 1088), bool)] if masked else [])]
+        graph, _, known = one_node("attention", inputs)
+        return FlashV2().lower(call_of(graph, known), cuda_target("cuda:h200")).stages[0].parts
+
+    assert part(128, True) == part(17, True) == {"flash_hopper"}
+    assert part(128, False) == part(16, True) == {"flash_v2"}
 
 
 def test_two_blocks_share_keys_where_multiprocessors_would_be_idle() -> None:

@@ -40,6 +40,8 @@ ROWS = 16
 
 _MAX_ROWS = 64
 """Maximum query rows of a key head; ``flash_v2`` computes more."""
+_MAX_ROWS_OF_MANY, _MANY_KEYS = 128, 512
+"""Their maximum where there are at least so many keys: ``flash_v2`` has few blocks there, which do not share the keys."""
 WARPS = 4
 """Warps of a block without a cluster."""
 CLUSTER = 8
@@ -214,10 +216,11 @@ def few_queries(call: NodeCall) -> Support:
     if not answer:
         return answer
     s = AttentionShape.of(call)
-    if not 0 < s.group * s.queries <= _MAX_ROWS:
+    most = _MAX_ROWS_OF_MANY if s.keys >= _MANY_KEYS else _MAX_ROWS
+    if not 0 < s.group * s.queries <= most:
         return Support.no(
             Reason.SHAPE_UNSUPPORTED,
-            f"at most {_MAX_ROWS} queries per key head are supported, got {s.group * s.queries}",
+            f"at most {most} queries per key head are supported for {s.keys} keys, got {s.group * s.queries}",
         )
     return answer
 
