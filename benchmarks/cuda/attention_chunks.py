@@ -93,7 +93,7 @@ def executors_of(
 ) -> dict[tuple[Chunk, str], Executor]:
     """Return the executors of ways with or without WGMMA for the chunks that they support, made side by side."""
 
-    def made(case: tuple[Chunk, str]) -> Executor | None:
+    def opened(case: tuple[Chunk, str]) -> Executor | None:
         c, way = case
         try:
             policy = KernelPolicy(attention=WAYS[way][0])
@@ -112,7 +112,7 @@ def executors_of(
         mock.patch.object(flash, "wants_hopper", return_value=hopper),
         ThreadPoolExecutor(THREADS) as pool,
     ):
-        return {case: e for case, e in zip(cases, pool.map(made, cases), strict=True) if e is not None}
+        return {case: e for case, e in zip(cases, pool.map(opened, cases), strict=True) if e is not None}
 
 
 def default_of(c: Chunk, target: Any) -> str:
@@ -130,10 +130,10 @@ def operands_of(c: Chunk) -> dict[str, torch.Tensor]:
     """Return queries, keys, values and the mask."""
     shapes = {"q": (c.batch, c.heads, c.new, c.d), "k": (c.batch, c.kv_heads, c.capacity, c.d)}
     shapes["v"] = shapes["k"]
-    found = {n: torch.randn(s, device="cuda", dtype=torch.bfloat16) for n, s in shapes.items()}
+    operands = {n: torch.randn(s, device="cuda", dtype=torch.bfloat16) for n, s in shapes.items()}
     rows = c.start + torch.arange(c.new, device="cuda")[:, None]
     mask = torch.arange(c.capacity, device="cuda")[None] <= rows
-    return found | {"mask": mask.expand(c.batch, 1, -1, -1).contiguous()}
+    return operands | {"mask": mask.expand(c.batch, 1, -1, -1).contiguous()}
 
 
 def error_of(inputs: dict[str, torch.Tensor], y: torch.Tensor) -> float:

@@ -122,6 +122,7 @@ def test_entry_points_of_long_prompts_are_made_when_needed(
         ("cuda:1", 1, 2048, {}, ["prefill_512", "prefill_1024", "first_512", "first_1024"]),
         ("cuda", 3, 2048, {}, ["prefill_320", "first_320"]),
         ("cuda", 1, 200, {}, ["prefill_200"]),
+        ("cuda", 1, 513, {}, ["prefill_513", "first_513"]),
         ("cuda", 1, 2048, {"use_sliding_window": True, "sliding_window": 64, "max_window_layers": 0}, ["prefill_512", "prefill_1024"]),
         ("cuda", 8, 2048, {}, []),
         ("cuda", 1, 128, {}, []),

@@ -53,8 +53,8 @@ BUCKETS = (16, 128)
 LONG_ROWS = (512, 1024)
 """Tokens of all texts in a chunk of a long prompt on a GPU: fewer leave it idle."""
 FIXED_ROWS = 512
-"""The time of a chunk on a GPU apart from its tokens, in tokens of all texts: of Qwen2.5-1.5B's sizes on an H200, chunks of 16 to 1,024 tokens take
-as long as 0.7 to 1.3 times those tokens and 512 more."""
+"""The time of a chunk on a GPU apart from its tokens, in tokens of all texts: of Qwen2.5-1.5B's sizes on an H200, chunks of 16, 128 and 1,024 tokens take
+0.92, 1.13 and 1 times as long as this says (``decoder_breakdown.py chunks``, scaled to all layers)."""
 DECODE = "decode"
 ENCODE = "encode"
 """Entry points ``encode_N`` read up to N tokens with the encoder of an encoder-decoder."""
@@ -177,7 +177,8 @@ def long_entries(config: DecoderConfig, *, capacity: int, batch: int, device: De
     if device.kind != "cuda" or config.encoder is not None:
         return []
     lengths = sorted({min(rows // batch // 64 * 64, capacity) for rows in LONG_ROWS})
-    lengths = [n for n in lengths if n > max(BUCKETS)]
+    longest = lengths[-1]
+    lengths = [n for n in lengths if n > max(BUCKETS) and (n == longest or 4 * n <= 3 * longest)]
     first = [first_name(n) for n in lengths if n >= _MIN_FIRST and _is_causal(config, n)]
     return [*map(prefill_name, lengths), *first]
 

@@ -213,15 +213,15 @@ class Steps:
         return self.logits
 
     def _prefilled(self, entry: str, inputs: list[Any]) -> bool:
-        """Prefill a chunk. Return False if there is no memory for an entry point that is made later: those of its length and above are then given up."""
+        """Prefill a chunk. Return False if there is no memory for an entry point that is made later: those of its length and above that are not open are then given up."""
         try:
             self._run(self.executor(entry), inputs, [self.token, self.logits])
         except OutOfMemory as error:
             if entry not in self._later:
                 raise
             _log.warning("language model: long prompts are read in shorter chunks; %s", error)
-            length = _length(entry)
-            self._readers -= {name for name in self._later if _length(name) >= length}
+            absent = self._later - self._opened.keys()
+            self._readers -= {name for name in absent if _length(name) >= _length(entry)}
             return False
         return True
 

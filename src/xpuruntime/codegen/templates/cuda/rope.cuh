@@ -14,7 +14,7 @@ __device__ __forceinline__ Quad load8(const void *from, bool wide) {
     return q;
 }
 __device__ __forceinline__ void store8(void *to, const Quad &q, bool wide) {
-    if (wide) *(Quad *)to = q;
+    if (wide) tensor::store16(to, q);
     else
 #pragma unroll
         for (int i = 0; i < 8; ++i) ((u16 *)to)[i] = (u16)(q.x[i / 2] >> i % 2 * 16);

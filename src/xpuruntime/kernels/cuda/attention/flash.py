@@ -201,7 +201,7 @@ _MIN_SPLIT_BLOCKS = 16
 
 
 _MIN_MASKED_QUERIES = 16
-"""Queries above which it is faster with a mask over many keys: 64 were measured (18 us instead of 32), 16 take as long."""
+"""Queries above which it is the faster version where a mask is scanned: with 32 and 64 it takes at most 0.7 of the other's time (``attention_chunks.py``)."""
 _RESERVED_BYTES = 2048
 """Shared memory of a block for alignment and for what the driver reserves."""
 
@@ -214,7 +214,7 @@ def query_tiles(s: AttentionShape) -> int:
 def wants_hopper(s: AttentionShape, target: CodegenTarget) -> bool:
     """Return whether the target has WGMMA and the query tiles give at least half of the SMs a block, or two blocks share each tile's keys.
 
-    Where it scans a mask it skips keys that are masked for all queries of a tile, which the other version does not: it is faster for any number of tiles.
+    Where two blocks share the keys and a mask is scanned, any number of tiles suffices: it skips keys that are masked for all queries of a tile.
     """
     if not (isinstance(target, CudaTarget) and target.sm.wgmma):
         return False
