@@ -1,0 +1,229 @@
+"""GPTQ and room around ranges: operands of products, codes against data that varies together, and what saturates."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import xpuruntime as xrt
+from xpuruntime.errors import EngineUnavailable, PolicyError, PrecisionUnavailable
+from xpuruntime.workbench.quantize import gptq, quantize
+
+onnx = pytest.importorskip("onnx", reason="the tests build models with onnx")
+ort = pytest.importorskip("onnxruntime", reason="the quantizer")
+F = np.float32
+
+
+def net(path: Path, nodes: list[Any], weights: dict[str, Any], x: list[Any]) -> Path:
+    """Write a model of (op, inputs, output, attributes) with the input x and the output y."""
+    make = onnx.helper
+    graph = make.make_graph(
+        [make.make_node(op, i, [o], name=o, **attrs) for op, i, o, attrs in nodes],
+        "net",
+        [make.make_tensor_value_info("x", 1, x)],
+        [make.make_tensor_value_info("y", 1, None)],
+        [onnx.numpy_helper.from_array(np.asarray(a), n) for n, a in weights.items()],
+    )
+    model = make.make_model(graph, opset_imports=[make.make_opsetid("", 17)], ir_version=8)
+    onnx.save(onnx.shape_inference.infer_shapes(model), str(path))
+    return path
+
+
+def run(path: Path, x: Any) -> Any:
+    sess = ort.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    return np.concatenate([sess.run(None, {"x": v})[0] for v in x])
+
+
+def alike(rng: np.random.Generator, count: int, *shape: int) -> Any:
+    """Return samples whose elements vary together, as the pixels of an image do."""
+    common = rng.standard_normal((count, *(1 for _ in shape)))
+    return (common + 0.05 * rng.standard_normal((count, *shape))).astype(F)
+
+
+OPERANDS = {
+    "plain": ((6, 4, 3, 3), (2, 4, 7, 9), {}),
+    "strides, pads and dilations": (
+        (6, 4, 3, 2),
+        (1, 4, 11, 9),
+        {"strides": [2, 1], "pads": [1, 0, 2, 1], "dilations": [1, 3]},
+    ),
+    "groups": ((6, 2, 3, 3), (1, 4, 6, 6), {"group": 2, "pads": [1, 1, 1, 1]}),
+    "depthwise": ((4, 1, 5, 5), (1, 4, 7, 6), {"group": 4, "auto_pad": "SAME_UPPER", "strides": [2, 2]}),
+    "lower": ((6, 4, 2, 2), (1, 4, 7, 6), {"auto_pad": "SAME_LOWER"}),
+    "valid": ((6, 4, 2, 2), (1, 4, 7, 6), {"auto_pad": "VALID"}),
+    "1-d": ((6, 4, 3), (1, 4, 8), {"pads": [1, 2]}),
+    "3-d": ((6, 4, 2, 3, 1), (1, 4, 4, 5, 3), {"strides": [1, 2, 2]}),
+}
+
+
+@pytest.mark.parametrize("name", OPERANDS)
+def test_the_rows_of_a_convolution_times_its_patches_are_its_result(name: str, tmp_path: Path) -> None:
+    shape, size, attrs = OPERANDS[name]
+    rng = np.random.default_rng(3)
+    w, x = rng.standard_normal(shape).astype(F), rng.standard_normal(size).astype(F)
+    path = net(tmp_path / "m.onnx", [("Conv", ["x", "w"], "y", attrs)], {"w": w}, list(size))
+    model = onnx.load(str(path))
+    (layer,) = gptq._layers(model, list(model.graph.node))
+    want = run(path, [x])
+    got = (layer.rows @ layer.inputs(x)).reshape(shape[0], -1)
+    assert np.array_equal(layer.in_layout(layer.rows).astype(F), w)
+    np.testing.assert_allclose(got, np.moveaxis(want, 1, 0).reshape(shape[0], -1), rtol=1e-4, atol=1e-4)
+
+
+PRODUCTS = {
+    "conv": ([("Conv", ["x", "w"], "y", {})], (8, 4, 3, 3), (4, 6, 6)),
+    "depthwise": ([("Conv", ["x", "w"], "y", {"group": 4})], (4, 1, 3, 3), (4, 6, 6)),
+    "matmul": ([("MatMul", ["x", "w"], "y", {})], (150, 7), (3, 150)),
+    "gemm": ([("Gemm", ["x", "w"], "y", {"transB": 1})], (7, 150), (150,)),
+}
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+@pytest.mark.parametrize("per_channel", [True, False])
+def test_gptq_lowers_the_error_on_other_data_of_the_same_kind(
+    name: str, per_channel: bool, tmp_path: Path
+) -> None:
+    nodes, shape, size = PRODUCTS[name]
+    rng = np.random.default_rng(4)
+    model = net(tmp_path / "m.onnx", nodes, {"w": rng.standard_normal(shape).astype(F)}, [1, *size])
+    np.savez(tmp_path / "s.npz", x=alike(rng, 64, *size))
+    held_out = alike(rng, 32, *size)[:, None]
+    want = run(model, held_out)
+
+    def error(out: Path, **options: Any) -> float:
+        report = quantize(
+            model, tmp_path / "s.npz", out, activations="uint16", correct_biases=False,
+            per_channel=per_channel, **options,
+        )  # fmt: skip
+        assert report.gptq == options.get("gptq", 1)
+        codes = [
+            onnx.numpy_helper.to_array(t) for t in onnx.load(str(out)).graph.initializer if t.data_type == 3
+        ]
+        assert max(np.abs(c.astype(int)).max() for c in codes) == 127
+        return float(np.linalg.norm(run(out, held_out) - want))
+
+    assert error(tmp_path / "a.onnx") < 0.6 * error(tmp_path / "b.onnx", gptq=False)
+
+
+def test_channels_without_data_are_rounded_to_the_nearest_code() -> None:
+    rows = np.array([[[0.9, -0.26, 0.5]]])
+    codes = gptq._rounded(rows, np.full((1, 1, 1), 0.1), np.zeros((1, 3, 3)))
+    assert codes is not None
+    assert codes.tolist() == [[[9, -3, 5]]]
+
+
+def test_codes_are_kept_only_for_the_scale_that_they_were_chosen_for(tmp_path: Path) -> None:
+    rng = np.random.default_rng(5)
+    model = net(
+        tmp_path / "m.onnx", [("MatMul", ["x", "w"], "y", {})], {"w": rng.standard_normal((8, 3)).astype(F)}, [1, 8]
+    )  # fmt: skip
+    np.savez(tmp_path / "s.npz", x=rng.standard_normal((8, 8)).astype(F))
+    quantize(model, tmp_path / "s.npz", tmp_path / "q.onnx", gptq=False)
+    pairs = onnx.load(str(tmp_path / "q.onnx"))
+    ((name, pair),) = gptq._weight_pairs(pairs)
+    contents = {t.name: t for t in pairs.graph.initializer}
+    scale = onnx.numpy_helper.to_array(contents[pair.input[1]]).copy()
+    before = onnx.numpy_helper.to_array(contents[pair.input[0]]).copy()
+    scale[1] *= 2
+    assert gptq.store_codes(pairs, {name: gptq.WeightCodes(np.full((8, 3), 7, np.int8), scale, 1)}) == 1
+    now = onnx.numpy_helper.to_array(contents[pair.input[0]])
+    assert (now[:, [0, 2]] == 7).all()
+    assert np.array_equal(now[:, 1], before[:, 1])
+    assert gptq.store_codes(pairs, {name: gptq.WeightCodes(np.zeros((3, 8), np.int8), scale, 1)}) == 0
+
+
+@pytest.mark.parametrize(("activations", "room", "beyond"), [("uint8", 1.2, 1.4), ("uint16", 1.9, 2.2)])
+def test_values_beyond_the_calibrated_range_have_room(
+    activations: str, room: float, beyond: float, tmp_path: Path
+) -> None:
+    """In 8 bits at the outputs, through views; in 16 bits everywhere."""
+    nodes = [("MatMul", ["x", "w"], "p", {}), ("Reshape", ["p", "size"], "y", {})]
+    model = net(tmp_path / "m.onnx", nodes, {"w": np.eye(4, dtype=F), "size": np.array([2, 2])}, [1, 4])
+    np.savez(tmp_path / "s.npz", x=np.array([[-1, 0, 0.5, 1]], F))
+    out = tmp_path / "q.onnx"
+    quantize(model, tmp_path / "s.npz", out, activations=activations, gptq=False)
+    if activations == "uint8":  # the input has no room: widen it, to see the output's
+        proto = onnx.load(str(out))
+        scale = next(t for t in proto.graph.initializer if t.name == "x_scale")
+        scale.CopyFrom(onnx.numpy_helper.from_array(np.array(0.05, F), "x_scale"))
+        onnx.save(proto, str(out))
+    (low, *_, high) = run(out, np.array([[[-room, 0, 0, room]]], F)).reshape(-1)
+    np.testing.assert_allclose((low, high), (-room, room), atol=0.04)
+    (low, *_, high) = run(out, np.array([[[-beyond, 0, 0, beyond]]], F)).reshape(-1)
+    assert high < beyond - 0.1
+    assert low > -beyond + 0.1
+
+
+@pytest.mark.parametrize("opset", [10, 17])
+def test_the_bounds_of_a_clip_that_the_quantizer_removes_are_kept(opset: int, tmp_path: Path) -> None:
+    make = onnx.helper
+    bounds = ["low", "high"] if opset > 10 else []
+    attrs = {} if opset > 10 else {"min": 0.0, "max": 6.0}
+    weights = {"w": np.eye(4, dtype=F).reshape(4, 4, 1, 1), "low": F(0), "high": F(6)}
+    graph = make.make_graph(
+        [make.make_node("Conv", ["x", "w"], ["c"], name="c"), make.make_node("Clip", ["c", *bounds], ["y"], **attrs)],
+        "net",
+        [make.make_tensor_value_info("x", 1, [1, 4, 1, 1])],
+        [make.make_tensor_value_info("y", 1, [1, 4, 1, 1])],
+        [onnx.numpy_helper.from_array(np.asarray(a), n) for n, a in weights.items() if bounds or n == "w"],
+    )  # fmt: skip
+    model = tmp_path / "m.onnx"
+    onnx.save(make.make_model(graph, opset_imports=[make.make_opsetid("", opset)], ir_version=8), str(model))
+    np.savez(tmp_path / "s.npz", x=np.array([-9, 1, 2, 5], F).reshape(1, 4, 1, 1))
+    out = tmp_path / "q.onnx"
+    quantize(model, tmp_path / "s.npz", out, activations="uint16")
+    x = np.array([-9, 5.5, 8, 3], F).reshape(1, 1, 4, 1, 1)
+    np.testing.assert_allclose(run(out, x).reshape(-1), [0, 5.5, 6, 3], atol=0.02)
+
+
+@pytest.fixture
+def wide(tmp_path: Path) -> tuple[Path, str, Any, Any]:
+    """A model with uint16 activations, its policy, an input and the float result."""
+    rng = np.random.default_rng(6)
+    weights = {
+        "w": rng.standard_normal((8, 3, 3, 3)).astype(F),
+        "m": rng.standard_normal((8, 5)).astype(F),
+    }
+    nodes = [
+        ("Conv", ["x", "w"], "c", {}),
+        ("Relu", ["c"], "r", {}),
+        ("GlobalAveragePool", ["r"], "p", {}),
+        ("Flatten", ["p"], "f", {}),
+        ("MatMul", ["f", "m"], "y", {}),
+    ]
+    model = net(tmp_path / "m.onnx", nodes, weights, [1, 3, 8, 8])
+    x = rng.standard_normal((8, 3, 8, 8)).astype(F)
+    np.savez(tmp_path / "s.npz", x=x)
+    out = tmp_path / "q.onnx"
+    report = quantize(model, tmp_path / "s.npz", out, activations="uint16")
+    assert report.to_json()["activations"] == "uint16"
+    return out, report.policy, x[:1], run(model, [x[:1]])
+
+
+@pytest.mark.parametrize("engine", ["native", "onnxruntime"])
+def test_engines_on_cpus_say_that_16_bit_activations_are_computed_in_floats(
+    engine: str, wide: tuple[Path, str, Any, Any]
+) -> None:
+    model, policy, x, want = wide
+    with xrt.InferenceSession(model, device="cpu", engine=engine, strict=True) as sess:
+        (got,) = sess.run(x=x).values()
+        assert np.linalg.norm(got - want) / np.linalg.norm(want) < 0.01
+        assert sess.plan.regions[0].precision == "float32"
+        assert sess.receipt().confirmed
+    text = f"{engine} computes products of 16-bit activations in float32, and q has 2 of them"
+    with pytest.raises(PrecisionUnavailable, match=text):
+        xrt.InferenceSession(model, device="cpu", engine=engine, policy=policy)
+
+
+def test_openvino_refuses_16_bit_activations(wide: tuple[Path, str, Any, Any]) -> None:
+    pytest.importorskip("openvino")
+    with pytest.raises(EngineUnavailable, match="OpenVINO removes QuantizeLinear to 16 bits"):
+        xrt.InferenceSession(wide[0], device="cpu", engine="openvino")
+
+
+def test_symmetric_activations_of_16_bits_do_not_exist(wide: tuple[Path, str, Any, Any]) -> None:
+    with pytest.raises(PolicyError, match=r"no such value of activations; got 'int16'.*uint16"):
+        quantize(wide[0], wide[0], wide[0], activations="int16")
