@@ -59,8 +59,12 @@ OPERANDS = {
 }
 
 
+@pytest.mark.parametrize("bytes_at_once", [0, 1])
 @pytest.mark.parametrize("name", OPERANDS)
-def test_the_rows_of_a_convolution_times_its_patches_are_its_result(name: str, tmp_path: Path) -> None:
+def test_the_rows_of_a_convolution_times_its_patches_are_its_result(
+    name: str, bytes_at_once: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also in slices, one row of positions at a time."""
     shape, size, attrs = OPERANDS[name]
     rng = np.random.default_rng(3)
     w, x = rng.standard_normal(shape).astype(F), rng.standard_normal(size).astype(F)
@@ -68,8 +72,12 @@ def test_the_rows_of_a_convolution_times_its_patches_are_its_result(name: str, t
     model = onnx.load(str(path))
     (layer,) = gptq._layers(model, list(model.graph.node))
     want = run(path, [x])
-    got = (layer.rows @ layer.inputs(x)).reshape(shape[0], -1)
     assert np.array_equal(layer.in_layout(layer.rows).astype(F), w)
+    if bytes_at_once:
+        monkeypatch.setattr(gptq, "_UNFOLDED_BYTES", bytes_at_once)
+    items = [list(slices) for slices in layer.items(x)]
+    assert all(len(slices) == (want.shape[2] if bytes_at_once else 1) for slices in items)
+    got = np.concatenate([layer.rows @ s for slices in items for s in slices], 2).reshape(shape[0], -1)
     np.testing.assert_allclose(got, np.moveaxis(want, 1, 0).reshape(shape[0], -1), rtol=1e-4, atol=1e-4)
 
 
@@ -106,6 +114,71 @@ def test_gptq_lowers_the_error_on_other_data_of_the_same_kind(
         return float(np.linalg.norm(run(out, held_out) - want))
 
     assert error(tmp_path / "a.onnx") < 0.6 * error(tmp_path / "b.onnx", gptq=False)
+
+
+@pytest.mark.parametrize("count", [4, 16, 64, 320])
+def test_gptq_does_not_fit_chance(count: int, tmp_path: Path) -> None:
+    """With few samples of independent inputs the error on other samples is that of the nearest codes."""
+    rng = np.random.default_rng(11)
+    nodes = [("MatMul", ["x", "w"], "y", {})]
+    model = net(tmp_path / "m.onnx", nodes, {"w": rng.standard_normal((320, 60)).astype(F)}, [1, 320])
+    np.savez(tmp_path / "s.npz", x=rng.standard_normal((count, 320)).astype(F))
+    held_out = rng.standard_normal((300, 1, 320)).astype(F)
+    want = run(model, held_out)
+
+    def error(**options: Any) -> float:
+        quantize(
+            model, tmp_path / "s.npz", tmp_path / "q.onnx", activations="uint16", correct_biases=False, **options
+        )  # fmt: skip
+        return float(np.linalg.norm(run(tmp_path / "q.onnx", held_out) - want))
+
+    assert error() <= 1.02 * error(gptq=False)
+
+
+def test_covariances_shrink_by_their_variance_over_items() -> None:
+    """Positions of one item vary together, so they do not count as several."""
+    rng = np.random.default_rng(12)
+    one, other = gptq._Moments(np.zeros((1, 20, 1), F)), gptq._Moments(np.zeros((1, 20, 1), F))
+    items = rng.standard_normal((40, 1, 20, 1)).astype(F)
+    for x in items:
+        one.add([np.repeat(x, 30, 2)])
+    other.add_each(items[:, 0, :, 0].T[None])
+    np.testing.assert_allclose(one._shrinkage(), other._shrinkage(), rtol=1e-4)
+    assert other._shrinkage() > 0.9
+    np.testing.assert_allclose(one.shrunk(), 30 * other.shrunk(), rtol=1e-4, atol=1e-3)
+    exact = np.einsum("ngkp,ngjp->gkj", items, items)
+    diagonal = np.arange(20)
+    np.testing.assert_allclose(other.shrunk()[:, diagonal, diagonal], exact[:, diagonal, diagonal], rtol=1e-4)
+
+
+def test_sums_do_not_depend_on_the_offset() -> None:
+    rng = np.random.default_rng(13)
+    x = (rng.standard_normal((1, 6, 1)) + 0.3 * rng.standard_normal((1, 6, 900)) + 2).astype(F)
+    sums = []
+    for offset in (x.mean(2, keepdims=True), x.mean(2, keepdims=True) + F(0.05)):
+        moments = gptq._Moments(offset)
+        moments._shrinkage = lambda: np.zeros(1)  # type: ignore[method-assign]
+        moments.add_each(x)
+        sums.append(moments.shrunk())
+    np.testing.assert_allclose(sums, np.stack([x @ x.transpose(0, 2, 1)] * 2), rtol=1e-4)
+
+
+def test_a_single_sample_says_nothing_about_covariances() -> None:
+    moments = gptq._Moments(np.zeros((1, 5, 1), F))
+    x = alike(np.random.default_rng(14), 9, 5).T[None]
+    moments.add([x])
+    assert moments._shrinkage().tolist() == [1.0]
+
+
+def test_products_of_a_constant_first_operand_have_the_nearest_codes(tmp_path: Path) -> None:
+    rng = np.random.default_rng(15)
+    weights = {"a": rng.standard_normal((2, 8)).astype(F), "w": rng.standard_normal((8, 3)).astype(F)}
+    model = net(tmp_path / "m.onnx", [("Gemm", ["a", "w", "x"], "y", {})], weights, [2, 3])
+    x = rng.standard_normal((8, 2, 3)).astype(F)
+    np.savez(tmp_path / "s.npz", x=x.reshape(16, 3))
+    report = quantize(model, tmp_path / "s.npz", tmp_path / "q.onnx")
+    assert report.gptq == 0
+    assert np.linalg.norm(run(tmp_path / "q.onnx", x) - run(model, x)) < 0.05 * np.linalg.norm(run(model, x))
 
 
 def test_channels_without_data_are_rounded_to_the_nearest_code() -> None:

@@ -111,19 +111,20 @@ def quantize(
         progress("calibrating")
         ranges = _ranges(tools, prepared, feeds, method, activations, folder)
         ranges = with_headroom(prepared, ranges, wide=activations.endswith("16"))
-        mean = means(plain, feeds, products) if correct_biases else {}
+        mean = means(plain, feeds, products) if correct_biases or gptq else {}
         in_float, corrected, rounded = list(exclude), 0, 0
         paired = partial(_with_pairs, tools, ranges=ranges, activations=activations, per_channel=per_channel)
         codes = {}
         if gptq:
             progress("choosing codes")
-            codes = weight_codes(plain, feeds, prepared, paired(prepared, in_float=in_float), products)
+            pairs = paired(prepared, in_float=in_float)
+            codes = weight_codes(plain, feeds, prepared, pairs, products, mean)
         floats = FloatValues(partial(_shown, plain), feeds, None if max_error is None else folder)
         for _ in range(_ROUNDS):
             progress(f"quantizing, {len(in_float)} nodes in floats")
             quantized = paired(prepared, in_float=in_float)
             rounded = store_codes(quantized, codes)
-            if mean:
+            if mean and correct_biases:
                 model_of_pairs, corrected = with_corrected_biases(prepared, quantized, products, mean)
                 quantized = paired(model_of_pairs, in_float=in_float)
                 rounded = store_codes(quantized, codes)
@@ -203,14 +204,15 @@ def _tools() -> _Tools:
 
 @contextmanager
 def _without_warnings() -> Iterator[None]:
-    """Silence the quantizer's advice to preprocess the model, which has been done."""
+    """Silence the quantizer's advice to preprocess the model, which has been done, and NumPy where sums overflow: such layers keep the nearest codes."""
     import logging
 
     logger = logging.getLogger()
     level = logger.level
     logger.setLevel(logging.ERROR)
     try:
-        yield
+        with np.errstate(over="ignore", invalid="ignore"):
+            yield
     finally:
         logger.setLevel(level)
 
