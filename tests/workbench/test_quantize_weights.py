@@ -10,7 +10,7 @@ import pytest
 
 import xpuruntime as xrt
 from xpuruntime.errors import EngineUnavailable, PolicyError, PrecisionUnavailable
-from xpuruntime.workbench.quantize import gptq, quantize
+from xpuruntime.workbench.quantize import gptq, headroom, quantize
 
 onnx = pytest.importorskip("onnx", reason="the tests build models with onnx")
 ort = pytest.importorskip("onnxruntime", reason="the quantizer")
@@ -228,6 +228,69 @@ def test_values_beyond_the_calibrated_range_have_room(
     (low, *_, high) = run(out, np.array([[[-beyond, 0, 0, beyond]]], F)).reshape(-1)
     assert high < beyond - 0.1
     assert low > -beyond + 0.1
+
+
+TAILS: dict[str, tuple[list[Any], dict[str, Any]]] = {
+    "none": ([("Identity", ["c"], "y", {})], {}),
+    "softmax": ([("Softmax", ["c"], "y", {"axis": 1})], {}),
+    "log softmax": ([("LogSoftmax", ["c"], "y", {"axis": 1})], {}),
+    "sigmoid": ([("Sigmoid", ["c"], "y", {})], {}),
+    "relu": ([("Relu", ["c"], "y", {})], {}),
+    "slice": (
+        [("Slice", ["c", "begin", "end", "axis"], "y", {})],
+        {"begin": np.array([0]), "end": np.array([2]), "axis": np.array([1])},
+    ),
+    "resize": (
+        [("Resize", ["c", "", "scales"], "y", {"mode": "linear"})],
+        {"scales": np.array([1, 1, 2, 2], F)},
+    ),
+    "max pool": ([("MaxPool", ["c"], "y", {"kernel_shape": [2, 2]})], {}),
+    "average pool": ([("AveragePool", ["c"], "y", {"kernel_shape": [2, 2]})], {}),
+    "pad": ([("Pad", ["c", "pads"], "y", {})], {"pads": np.array([0, 0, 1, 0, 0, 0, 0, 0])}),
+    "gather": ([("Gather", ["c", "which"], "y", {"axis": 1})], {"which": np.array([0, 1])}),
+    "transpose": ([("Transpose", ["c"], "y", {"perm": [0, 1, 3, 2]})], {}),
+    "bias": ([("Add", ["c", "bias"], "y", {})], {"bias": np.ones((1, 2, 1, 1), F)}),
+    "bias, slice and softmax": (
+        [
+            ("Add", ["bias", "c"], "b", {}),
+            ("Slice", ["b", "begin", "end", "axis"], "s", {}),
+            ("Softmax", ["s"], "y", {"axis": 1}),
+        ],
+        {
+            "bias": np.ones((1, 2, 1, 1), F),
+            "begin": np.array([0]),
+            "end": np.array([2]),
+            "axis": np.array([1]),
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("tail", TAILS)
+def test_classes_do_not_tie_behind_ops_that_keep_the_order(tail: str, tmp_path: Path) -> None:
+    """Both logits are beyond the calibrated range: their inputs are in it, but not both at once."""
+    nodes, more = TAILS[tail]
+    weights = {"w": np.array([[1, 1], [0.9, 1]], F).reshape(2, 2, 1, 1), **more}
+    model = net(tmp_path / "m.onnx", [("Conv", ["x", "w"], "c", {}), *nodes], weights, [1, 2, 4, 4])
+    samples = np.array([[1, 0], [0, 1], [-1, 0], [0, -1], [0.1, 0.1]], F)
+    np.savez(tmp_path / "s.npz", x=np.broadcast_to(samples[:, :, None, None], (5, 2, 4, 4)))
+    quantize(model, tmp_path / "s.npz", tmp_path / "q.onnx", gptq=False, correct_biases=False)
+    x = np.broadcast_to(np.array([0.62, 0.5], F)[:, None, None], (1, 1, 2, 4, 4)).copy()
+    first, second = run(tmp_path / "q.onnx", x)[0, :, 1, 1]
+    assert first > second
+
+
+@pytest.mark.parametrize("op", ["ArgMax", "Add"])
+def test_room_is_where_outputs_saturate(op: str, tmp_path: Path) -> None:
+    """Not at values that outputs are computed from in another way."""
+    nodes = {"ArgMax": [("ArgMax", ["c"], "y", {})], "Add": [("Add", ["c", "d"], "y", {})]}[op]
+    weights = {"w": np.eye(2, dtype=F)}
+    path = net(
+        tmp_path / "m.onnx", [("MatMul", ["x", "w"], "c", {}), ("Relu", ["x"], "d", {}), *nodes], weights, [1, 2]
+    )  # fmt: skip
+    model = onnx.load(str(path))
+    names = list(headroom._outputs(model, {v: n for n in model.graph.node for v in n.output}))
+    assert names == (["y", "c"] if op == "ArgMax" else ["y"])
 
 
 @pytest.mark.parametrize("opset", [10, 17])
