@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -9,15 +10,19 @@ import numpy as np
 import pytest
 
 import xpuruntime as xrt
-from xpuruntime.errors import EngineUnavailable, PolicyError, PrecisionUnavailable
+from xpuruntime.engines import lookup
+from xpuruntime.errors import EngineUnavailable, ModelError, PolicyError, PrecisionUnavailable
+from xpuruntime.frontends.model_file import open_model
+from xpuruntime.inference.selection.integers import in_integers
 from xpuruntime.workbench.quantize import gptq, headroom, quantize
+from xpuruntime.workbench.quantize.quantizer import _tools, _with_axes
 
 onnx = pytest.importorskip("onnx", reason="the tests build models with onnx")
 ort = pytest.importorskip("onnxruntime", reason="the quantizer")
 F = np.float32
 
 
-def net(path: Path, nodes: list[Any], weights: dict[str, Any], x: list[Any]) -> Path:
+def net(path: Path, nodes: list[Any], weights: dict[str, Any], x: list[Any], opset: int = 17) -> Path:
     """Write a model of (op, inputs, output, attributes) with the input x and the output y."""
     make = onnx.helper
     graph = make.make_graph(
@@ -27,7 +32,7 @@ def net(path: Path, nodes: list[Any], weights: dict[str, Any], x: list[Any]) -> 
         [make.make_tensor_value_info("y", 1, None)],
         [onnx.numpy_helper.from_array(np.asarray(a), n) for n, a in weights.items()],
     )
-    model = make.make_model(graph, opset_imports=[make.make_opsetid("", 17)], ir_version=8)
+    model = make.make_model(graph, opset_imports=[make.make_opsetid("", opset)], ir_version=8)
     onnx.save(onnx.shape_inference.infer_shapes(model), str(path))
     return path
 
@@ -349,9 +354,18 @@ def test_engines_on_cpus_say_that_16_bit_activations_are_computed_in_floats(
         assert np.linalg.norm(got - want) / np.linalg.norm(want) < 0.01
         assert sess.plan.regions[0].precision == "float32"
         assert sess.receipt().confirmed
-    text = f"{engine} computes products of 16-bit activations in float32, and q has 2 of them"
+    text = f"q has 2 products with an operand of more than 8 bits, and {engine} computes them in float32"
     with pytest.raises(PrecisionUnavailable, match=text):
         xrt.InferenceSession(model, device="cpu", engine=engine, policy=policy)
+
+
+def test_an_engine_that_declares_nothing_has_no_integer_arithmetic_for_16_bits(
+    wide: tuple[Path, str, Any, Any],
+) -> None:
+    model = open_model(wide[0])
+    text = "2 products with an operand of more than 8 bits, and the plug-in of tensorrt does not declare integer arithmetic for them"
+    assert text in str(in_integers(model, lookup("tensorrt"), "cuda"))
+    assert in_integers(model, lookup("qnn"), "npu")
 
 
 def test_openvino_refuses_16_bit_activations(wide: tuple[Path, str, Any, Any]) -> None:
@@ -363,3 +377,43 @@ def test_openvino_refuses_16_bit_activations(wide: tuple[Path, str, Any, Any]) -
 def test_symmetric_activations_of_16_bits_do_not_exist(wide: tuple[Path, str, Any, Any]) -> None:
     with pytest.raises(PolicyError, match=r"no such value of activations; got 'int16'.*uint16"):
         quantize(wide[0], wide[0], wide[0], activations="int16")
+
+
+@pytest.mark.parametrize("per_channel", [True, False])
+@pytest.mark.parametrize("opset", [9, 11])
+def test_models_of_old_opsets_are_quantized(opset: int, per_channel: bool, tmp_path: Path) -> None:
+    """Scales per output channel need opset 13."""
+    rng = np.random.default_rng(16)
+    weights = {"w": rng.standard_normal((4, 3, 3, 3)).astype(F)}
+    model = net(
+        tmp_path / "m.onnx",
+        [("Conv", ["x", "w"], "c", {}), ("Relu", ["c"], "r", {}), ("ReduceMean", ["r"], "y", {"axes": [2, 3]})],
+        weights, [1, 3, 8, 8], opset,
+    )  # fmt: skip
+    x = rng.standard_normal((8, 1, 3, 8, 8)).astype(F)
+    np.savez(tmp_path / "s.npz", x=x[:, 0])
+    report = quantize(model, tmp_path / "s.npz", tmp_path / "q.onnx", per_channel=per_channel)
+    assert report.error < 0.03
+    assert (onnx.load(str(tmp_path / "q.onnx")).opset_import[0].version >= 13) == per_channel
+    want = run(model, x)
+    assert np.linalg.norm(run(tmp_path / "q.onnx", x) - want) < 0.03 * np.linalg.norm(want)
+
+
+def test_a_model_that_cannot_be_converted_needs_another_opset(tmp_path: Path) -> None:
+    """A batch norm per element, which ONNX has no more."""
+    norm = ("BatchNormalization", ["x", "s", "s", "s", "s"], "n", {"spatial": 0})
+    weights = {"w": np.ones((4, 3, 3, 3), F), "s": np.ones((3, 3, 3), F)}
+    path = net(tmp_path / "m.onnx", [norm, ("Conv", ["n", "w"], "y", {})], weights, [1, 3, 3, 3], 8)
+    with pytest.raises(ModelError, match=r"opset 8: .*spatial.*Export the model with opset 13"):
+        _with_axes(_tools(), path, {"": 8}, tmp_path)
+
+
+def test_sums_that_overflow_keep_the_nearest_codes(tmp_path: Path) -> None:
+    rng = np.random.default_rng(17)
+    weights = {"w": rng.standard_normal((8, 3)).astype(F)}
+    model = net(tmp_path / "m.onnx", [("MatMul", ["x", "w"], "y", {})], weights, [1, 8])
+    np.savez(tmp_path / "s.npz", x=rng.standard_normal((8, 8)).astype(F) * F(1e25))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        report = quantize(model, tmp_path / "s.npz", tmp_path / "q.onnx")
+    assert report.gptq == 0

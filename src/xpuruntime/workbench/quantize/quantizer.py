@@ -36,6 +36,7 @@ _INLINE_BYTES = 1 << 30
 """Size of a model above which its weights are written to a file of their own."""
 _ACTIVATIONS = {"uint8": "QUInt8", "int8": "QInt8", "uint16": "QUInt16"}
 """The quantizer's name of each type of activations."""
+_AXIS_OPSET = 13
 _ROUNDS = 12
 """Maximum number of quantizations in search of an error budget."""
 
@@ -91,7 +92,9 @@ def quantize(
     target = Path(output)
     with scratch("xpu-quantize-") as folder, _without_warnings():
         progress("preparing the model")
-        prepared = _prepared(tools, source.path, folder)
+        eight = per_channel and not activations.endswith("16")
+        path = _with_axes(tools, source.path, source.opsets, folder) if eight else source.path
+        prepared = _prepared(tools, path, folder)
         names = {n.name for n in prepared.graph.node}
         unknown = [n for n in exclude if n not in names]
         if unknown:
@@ -215,6 +218,26 @@ def _without_warnings() -> Iterator[None]:
             yield
     finally:
         logger.setLevel(level)
+
+
+def _with_axes(tools: _Tools, path: Path, opsets: Mapping[str, int], folder: Path) -> Path:
+    """Return the model in an opset whose DequantizeLinear has an axis, which scales per output channel need."""
+    if opsets.get("", _AXIS_OPSET) >= _AXIS_OPSET:
+        return path
+    try:
+        from onnx import version_converter
+
+        model = version_converter.convert_version(tools.onnx.load(str(path)), _AXIS_OPSET)
+        result = folder / "converted.onnx"
+        _save(tools.onnx, model, result)
+    except Exception as error:  # the converter raises many types
+        raise ModelError(
+            "quantize",
+            f"scales per output channel need opset {_AXIS_OPSET}, and onnx cannot convert the model",
+            got=f"opset {opsets['']}: {str(error)[:200]}",
+            do=f"Export the model with opset {_AXIS_OPSET} or later, or use one scale per weight (--per-tensor).",
+        ) from error
+    return result
 
 
 def _prepared(tools: _Tools, path: Path, folder: Path) -> Any:
