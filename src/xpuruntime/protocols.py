@@ -95,7 +95,7 @@ class Products:
 
     integer: ops on integers (QLinearConv, MatMulInteger). qdq: float ops between DequantizeLinear and QuantizeLinear, which an engine
              may compute in integers. floats: all others, including those with only their weights quantized.
-    wide:    those of ``qdq`` with an operand of more than 8 bits (uint16 activations), which few engines compute in integers.
+    wide:    those of ``qdq`` with an operand of more than 8 bits (16-bit activations or weights), which few engines compute in integers.
     rounded: those of ``floats`` whose activations an engine may round to int8 (MatMulNBits of accuracy_level 4, DynamicQuantizeLSTM).
     """
 

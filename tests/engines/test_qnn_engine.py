@@ -202,6 +202,7 @@ def test_16_bit_activations_are_computed_in_integers(tmp_path: Path) -> None:
     assert np.linalg.norm(got - want) / np.linalg.norm(want) < 0.02
 
 
+@SOME
 def test_inputs_may_be_quantized_on_the_cpu(qdq_net: onnx.ModelProto) -> None:
     with session(qdq_net, exec_policy=policy(offload_graph_io_quantization="1")) as sess:
         want = reference(qdq_net, image())

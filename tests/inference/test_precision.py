@@ -35,9 +35,9 @@ def quantized_model(*, activations: bool = True, wide: bool = False) -> bytes:
         array(np.float32(0.02), "s"),
         array(np.uint8(128), "z"),
         array(np.int8(0), "z8"),
-        array(np.float32(0.02 / 256), "s16"),
-        array(np.uint16(1 << 15), "z16"),
     ]
+    if wide:
+        weights += [array(np.float32(0.02 / 256), "s16"), array(np.uint16(1 << 15), "z16")]
     nodes = [make("DequantizeLinear", [f"{w}q", "s", "z8"], [w], name=f"{w}_dequantize") for w in ("w", "m")]
 
     def through(value: str, bits: str = "") -> str:
@@ -57,7 +57,10 @@ def quantized_model(*, activations: bool = True, wide: bool = False) -> bytes:
     graph = onnx.helper.make_graph(
         nodes, "quantized", [info("x", 1, [1, 8, 6, 6])], [info("y", 1, [1, 24])], weights
     )
-    proto = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 21)], ir_version=10)
+    opset, ir_version = (21, 10) if wide else (17, 8)
+    proto = onnx.helper.make_model(
+        graph, opset_imports=[onnx.helper.make_opsetid("", opset)], ir_version=ir_version
+    )
     onnx.checker.check_model(proto, full_check=True)
     return proto.SerializeToString()
 

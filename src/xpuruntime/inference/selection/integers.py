@@ -14,8 +14,8 @@ def in_integers(model: ModelSource, plugin: EnginePlugin, device: str) -> Suppor
     """Return whether an engine computes the model's quantized products in integers.
 
     The native engine computes QDQ products in integers on CPUs (pass ``fuse_quantized``), and elsewhere only the model's integer ops
-    (QLinearConv, MatMulInteger). For a vendor engine only the evidence of a run tells, but for products of 16-bit activations, which the plug-in
-    declares. device: the kind of device.
+    (QLinearConv, MatMulInteger). The plug-in of an engine declares if it computes products with an operand of more than 8 bits in integers. For
+    other products of a vendor engine, the evidence of a run shows it. device: the kind of device.
     """
     if model.quantized is None:
         return Support.no(
@@ -30,9 +30,15 @@ def in_integers(model: ModelSource, plugin: EnginePlugin, device: str) -> Suppor
             do="Use device='cpu', name onnxruntime, or add allow_fallback='cpu'.",
         )
     if model.products.wide and not plugin.wide_integers:
+        products = f"{model.products.wide} products with an operand of more than 8 bits"
+        why = (
+            f"the plug-in of {plugin.name} does not declare integer arithmetic for them"
+            if plugin.wide_integers is None
+            else f"{plugin.name} computes them in {model.precision.value}"
+        )
         return Support.no(
             Reason.PRECISION_UNSUPPORTED,
-            f"{plugin.name} computes products of 16-bit activations in {model.precision.value}, and {model.name} has {model.products.wide} of them",
+            f"{model.name} has {products}, and {why}",
             do="Quantize with uint8 activations, run it on an NPU (engine='qnn'), or leave the precision out.",
         )
     return Support.yes()
