@@ -146,7 +146,7 @@ def measured(name: str, folder: Path, options: argparse.Namespace) -> dict[str, 
     for engine in ("native", "onnxruntime", "openvino"):
         with xrt.InferenceSession(ours, device="cpu", engine=engine, policy=report.policy) as sess:
             row(f"xpu quantize, {engine}", lambda x, s=sess: np.asarray(s.run(image=x)["logits"]))
-            rows[f"xpu quantize, {engine}"]["receipt"] = said(sess)
+            rows[f"xpu quantize, {engine}"]["receipt"] = int8_line(sess)
     wide = folder / f"{name}.uint16.onnx"
     rows["quantized, uint16"] = {"error": quantize(model, data, wide, activations="uint16").error}
     for quantized, contender in (
@@ -155,7 +155,7 @@ def measured(name: str, folder: Path, options: argparse.Namespace) -> dict[str, 
     ):
         with npu(quantized) as sess:
             row(contender, lambda x, s=sess: np.asarray(s.run(image=x)["logits"]), options.npu_crops)
-            rows[contender]["receipt"] = said(sess)
+            rows[contender]["receipt"] = int8_line(sess)
     for per_channel in (False, True):
         theirs = folder / f"{name}.onnxruntime.onnx"
         quantized_by_onnxruntime(model, samples, theirs, folder, per_channel=per_channel)
@@ -251,7 +251,7 @@ def npu(model: Path) -> xrt.InferenceSession:
     return xrt.InferenceSession(model, device="npu", engine="qnn", exec_policy=policy)
 
 
-def said(sess: xrt.InferenceSession) -> str:
+def int8_line(sess: xrt.InferenceSession) -> str:
     """Return the receipt's line about the types of the products."""
     lines = (line.strip() for line in str(sess.receipt()).splitlines())
     return next(line for line in lines if "computed in int8" in line)

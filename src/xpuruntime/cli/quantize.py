@@ -150,7 +150,7 @@ def _show(report: QuantizeReport) -> None:
     chosen = f"; {report.gptq} weights by GPTQ" if report.gptq else ""
     corrected = f"; {report.corrected} biases corrected" if report.corrected else ""
     print_line(
-        f"error of the outputs over {report.samples} samples: {report.error:.3g}{budget}"
+        f"error of the outputs over {report.samples} calibration samples: {report.error:.3g}{budget}"
         f"; {len(report.kept)} of {len(report.nodes)} products in floats{smoothed}{chosen}{corrected}"
     )
     if report.worst is None:
