@@ -5,8 +5,8 @@
     python benchmarks/quantized_agreement.py [--models lite0 lite1 lite2] [--crops 500] [--npu-crops 100] [--keep]
 
 Crops of photographs that come with scikit-image, scikit-learn and matplotlib, drawn by a seed; calibration and test crops are from different photographs.
-Each network is quantized by ``xpu quantize`` with activations in 8 and in 16 bits, by ONNX Runtime's quantizer with its own defaults (also per channel),
-and by NNCF with its own defaults. The first runs natively, in ONNX Runtime, in OpenVINO and on the emulator of Qualcomm's NPU, the second on the emulator
+Each network is quantized by ``xpu quantize`` with activations in 8 bits (also without GPTQ) and in 16 bits, by ONNX Runtime's quantizer with its own defaults (also per channel),
+and by NNCF with its own defaults. The first runs natively, in ONNX Runtime, in OpenVINO and on the emulator of Qualcomm's NPU, without GPTQ natively, with 16 bits on the emulator
 (``precision: int8``: an error if products are computed in floats), the others where their makers run them.
 ``clear`` counts the crops whose two most probable classes are more than 0.1 apart in float32. `--keep` writes benchmarks/results/quantized_agreement.json.
 """
@@ -147,6 +147,11 @@ def measured(name: str, folder: Path, options: argparse.Namespace) -> dict[str, 
         with xrt.InferenceSession(ours, device="cpu", engine=engine, policy=report.policy) as sess:
             row(f"xpu quantize, {engine}", lambda x, s=sess: np.asarray(s.run(image=x)["logits"]))
             rows[f"xpu quantize, {engine}"]["receipt"] = int8_line(sess)
+    nearest = folder / f"{name}.nearest.onnx"
+    report = quantize(model, data, nearest, gptq=False)
+    rows["quantized, --no-gptq"] = {"error": report.error}
+    with xrt.InferenceSession(nearest, device="cpu", engine="native", policy=report.policy) as sess:
+        row("--no-gptq, native", lambda x, s=sess: np.asarray(s.run(image=x)["logits"]))
     wide = folder / f"{name}.uint16.onnx"
     rows["quantized, uint16"] = {"error": quantize(model, data, wide, activations="uint16").error}
     for quantized, contender in (
