@@ -5,8 +5,9 @@
     python benchmarks/quantized_agreement.py [--models lite0 lite1 lite2] [--crops 500] [--npu-crops 100] [--keep]
 
 Crops of photographs that come with scikit-image, scikit-learn and matplotlib, drawn by a seed; calibration and test crops are from different photographs.
-Each network is quantized three times: by ``xpu quantize``, by ONNX Runtime's quantizer with its own defaults (also per channel), and by NNCF with its own
-defaults. The first runs natively, in ONNX Runtime, in OpenVINO and on the emulator of Qualcomm's NPU; the others where their makers run them.
+Each network is quantized by ``xpu quantize`` with activations in 8 bits (also without GPTQ) and in 16 bits, by ONNX Runtime's quantizer with its own defaults (also per channel),
+and by NNCF with its own defaults. The first runs natively, in ONNX Runtime, in OpenVINO and on the emulator of Qualcomm's NPU, without GPTQ natively, with 16 bits on the emulator
+(``precision: int8``: an error if products are computed in floats), the others where their makers run them.
 ``clear`` counts the crops whose two most probable classes are more than 0.1 apart in float32. `--keep` writes benchmarks/results/quantized_agreement.json.
 """
 
@@ -145,11 +146,21 @@ def measured(name: str, folder: Path, options: argparse.Namespace) -> dict[str, 
     for engine in ("native", "onnxruntime", "openvino"):
         with xrt.InferenceSession(ours, device="cpu", engine=engine, policy=report.policy) as sess:
             row(f"xpu quantize, {engine}", lambda x, s=sess: np.asarray(s.run(image=x)["logits"]))
-            said = (line.strip() for line in str(sess.receipt()).splitlines())
-            rows[f"xpu quantize, {engine}"]["receipt"] = next(
-                text for text in said if "computed in int8" in text
-            )
-    npu(ours, lambda answer: row("xpu quantize, qnn on the emulator", answer, options.npu_crops))
+            rows[f"xpu quantize, {engine}"]["receipt"] = int8_line(sess)
+    nearest = folder / f"{name}.nearest.onnx"
+    report = quantize(model, data, nearest, gptq=False)
+    rows["quantized, --no-gptq"] = {"error": report.error}
+    with xrt.InferenceSession(nearest, device="cpu", engine="native", policy=report.policy) as sess:
+        row("--no-gptq, native", lambda x, s=sess: np.asarray(s.run(image=x)["logits"]))
+    wide = folder / f"{name}.uint16.onnx"
+    rows["quantized, uint16"] = {"error": quantize(model, data, wide, activations="uint16").error}
+    for quantized, contender in (
+        (ours, "xpu quantize, qnn on the emulator"),
+        (wide, "xpu quantize --activations uint16, qnn on the emulator"),
+    ):
+        with npu(quantized) as sess:
+            row(contender, lambda x, s=sess: np.asarray(s.run(image=x)["logits"]), options.npu_crops)
+            rows[contender]["receipt"] = int8_line(sess)
     for per_channel in (False, True):
         theirs = folder / f"{name}.onnxruntime.onnx"
         quantized_by_onnxruntime(model, samples, theirs, folder, per_channel=per_channel)
@@ -237,11 +248,18 @@ def nncf_of(model: Path, samples: np.ndarray) -> Answer:
     return lambda x: np.asarray(next(iter(compiled({"image": x}).values())))
 
 
-def npu(model: Path, row: Callable[[Answer], None]) -> None:
-    """Run the model on the emulator of Qualcomm's NPU."""
-    policy = xrt.ExecutionPolicy(engine_options={"qnn": {"emulator": "1", "htp_arch": "75"}})
-    with xrt.InferenceSession(model, device="npu", engine="qnn", exec_policy=policy) as sess:
-        row(lambda x: np.asarray(sess.run(image=x)["logits"]))
+def npu(model: Path) -> xrt.InferenceSession:
+    """Return a session on the emulator of Qualcomm's NPU."""
+    policy = xrt.ExecutionPolicy(
+        precision="int8", engine_options={"qnn": {"emulator": "1", "htp_arch": "75"}}
+    )
+    return xrt.InferenceSession(model, device="npu", engine="qnn", exec_policy=policy)
+
+
+def int8_line(sess: xrt.InferenceSession) -> str:
+    """Return the receipt's line about the types of the products."""
+    lines = (line.strip() for line in str(sess.receipt()).splitlines())
+    return next(line for line in lines if "computed in int8" in line)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@
 Parts: ``timeline`` (CUPTI's record of every launch of a token: its run time, and the time from the previous launch's end to its own end), ``cuts``
 (a token's time with other tile configurations of its products, one product after another, each starting from the best so far), ``attention`` (a
 token's time, and attention's launches, with other tile configurations of attention) and ``chunks`` (every launch of 1,024 tokens, as a text's first
-chunk and as a later one). The sizes are those of Qwen2.5-1.5B, by default with eight
+chunk and as a later one, and of chunks of 128 and 16). The sizes are those of Qwen2.5-1.5B, by default with eight
 layers, whose weights exceed the L2 cache. Needs torch and transformers.
 """
 
@@ -32,6 +32,7 @@ from xpuruntime.kernels.cuda.attention import decode, decode_append
 from xpuruntime.kernels.cuda.matmul import gemv
 from xpuruntime.kernels.cuda.matmul.gemv import GemvTileConfig
 from xpuruntime.llm import Generator
+from xpuruntime.llm.build import first_name, prefill_name
 from xpuruntime.runtime import Executor
 
 CONTEXT = 1024
@@ -157,18 +158,20 @@ def timeline(report: Report, args: argparse.Namespace) -> Any:
 
 
 def chunks(report: Report, args: argparse.Namespace) -> Any:
-    """Measure every launch of a chunk of 1,024 tokens: the first of a text, and one that reads the cache."""
-    length = CONTEXT if args.size == "full" else 256
+    """Measure every launch of a chunk of 1,024 tokens that begins a text, and of chunks that read the cache."""
+    longest = CONTEXT if args.size == "full" else 256
     results = {}
     with Generator(
-        build_model(args), capacity=length + 64, dtype="bfloat16", buckets=(length,), device=args.device
+        build_model(args),
+        capacity=longest + 64,
+        dtype="bfloat16",
+        buckets=(16, 128, longest),
+        device=args.device,
     ) as generator:
-        for name, executor in (
-            ("first", generator.steps.first[length]),
-            ("later", generator.steps.prefill[length]),
-        ):
+        for name in (first_name(longest), *(prefill_name(n) for n in (longest, 128, 16))):
+            length = int(name.rpartition("_")[2])
             step = [np.full((1, length), 5), np.arange(length)[None], np.array([length - 1])]
-            results[name] = launches(executor, step)
+            results[name] = launches(generator.steps.executor(name), step)
             print_timeline(results[name])
     return {"layers": args.layers, **results}
 

@@ -213,7 +213,7 @@ def prompts(report: Report, args: argparse.Namespace) -> Any:
             started = time.perf_counter()
             logits[name] = ours.read(tokens)[0].astype(np.float64)
             row = {"first_s": round(time.perf_counter() - started, 2)}
-            for count in (100, 300, longest):
+            for count in (12, 100, 300, longest):
                 run = functools.partial(ours.read, tokens[:count])
                 row[f"{count}_ms"] = round(milliseconds(run, args.device), 3)
             results[name] = row

@@ -95,6 +95,7 @@ class Products:
 
     integer: ops on integers (QLinearConv, MatMulInteger). qdq: float ops between DequantizeLinear and QuantizeLinear, which an engine
              may compute in integers. floats: all others, including those with only their weights quantized.
+    wide:    those of ``qdq`` with an operand of more than 8 bits (16-bit activations or weights), which few engines compute in integers.
     rounded: those of ``floats`` whose activations an engine may round to int8 (MatMulNBits of accuracy_level 4, DynamicQuantizeLSTM).
     """
 
@@ -102,6 +103,7 @@ class Products:
     qdq: int = 0
     floats: int = 0
     rounded: int = 0
+    wide: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +118,7 @@ class ModelSource:
                weights, the widest float type among its inputs, then its outputs, else float32.
     quantized: ``int8`` (``int4``, ``int16``) if some products have both operands quantized (QDQ, QLinear ops), else None.
     products:  counts of its convolutions and matrix products.
+    wide_pairs: number of QuantizeLinear nodes whose codes have more than 8 bits.
     functions: (domain, name) of ops that the model defines itself (ONNX model-local functions).
     files:     every file that the digest covers, ``path`` first.
     plan_only: True if a compiled program is only explained, so that none of its native code is loaded.
@@ -133,6 +136,7 @@ class ModelSource:
     opsets: Mapping[str, int] = field(default_factory=dict)
     quantized: DType | None = None
     products: Products = Products()
+    wide_pairs: int = 0
     functions: frozenset[tuple[str, str]] = frozenset()
     graph: Any = field(default=None, repr=False, compare=False)
     files: tuple[Path, ...] = field(default=(), repr=False, compare=False)

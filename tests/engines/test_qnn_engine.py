@@ -5,13 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
+from onnx import helper, numpy_helper
 
 import xpuruntime as xrt
 from xpuruntime.decisions import Reason
@@ -161,6 +162,44 @@ def test_a_quantized_model_runs_in_integers(qdq_net: onnx.ModelProto) -> None:
         ("MatMul", "uint8", "int8"),
     ] or [(r.activations, r.weights) for r in products] == [("uint8", "int8")] * 2
     assert {r.device for r in receipt.evidence["r0"].rows} == {"npu"}
+
+
+@SOME
+def test_16_bit_activations_are_computed_in_integers(tmp_path: Path) -> None:
+    """With ``precision: int8``, which no engine on the CPU admits for them; values beyond the calibrated range do not saturate."""
+    from xpuruntime.workbench.quantize import quantize
+
+    rng = np.random.default_rng(9)
+    weights = {"w": rng.standard_normal((8, 3, 3, 3)), "m": rng.standard_normal((5, 8))}
+    graph = helper.make_graph(
+        [
+            node("Conv", ["x", "w"], ["c"], name="conv"),
+            node("Clip", ["c", "low", "high"], ["r"], name="relu6"),
+            node("GlobalAveragePool", ["r"], ["p"], name="pool"),
+            node("Flatten", ["p"], ["f"], name="flatten"),
+            node("Gemm", ["f", "m"], ["y"], name="product", transB=1),
+        ],
+        "net",
+        [helper.make_tensor_value_info("x", 1, [1, 3, 12, 12])],
+        [helper.make_tensor_value_info("y", 1, [1, 5])],
+        [
+            numpy_helper.from_array(np.asarray(v, np.float32), n)
+            for n, v in {**weights, "low": 0, "high": 6}.items()
+        ],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(model, tmp_path / "m.onnx")
+    x = rng.standard_normal((8, 3, 12, 12)).astype(np.float32)
+    np.savez(tmp_path / "s.npz", x=x)
+    report = quantize(tmp_path / "m.onnx", tmp_path / "s.npz", tmp_path / "q.onnx", activations="uint16")
+    feeds = {"x": 1.8 * x[:1]}
+    exec_policy = replace(policy(), precision="int8")
+    with session(tmp_path / "q.onnx", exec_policy=exec_policy, strict=True) as sess:
+        (got,) = sess.run(**feeds).values()
+        assert "computed in int8: 2 products of uint16 activations and int8 weights" in sess.receipt().text()
+    want = reference(model, feeds)
+    assert report.error < 0.01
+    assert np.linalg.norm(got - want) / np.linalg.norm(want) < 0.02
 
 
 @SOME

@@ -115,6 +115,7 @@ STEPS: tuple[Step, ...] = (
     Step("sampled-tokens", 0, PYTHON, ("benchmarks/cuda/sampled_tokens.py",), 300, "cuda_sampled_tokens.json", "sampled tokens: the host's choice, and at most 5% slower than greedy ones"),
     Step("decoder-sizes", 0, PYTHON, ("benchmarks/cuda/decoder_sizes.py",), 400, "cuda_decoder_sizes.json", "language models of other sizes: right beside PyTorch, and how fast a token is"),
     Step("attention-sizes", 0, PYTHON, ("benchmarks/cuda/attention_sizes.py",), 90, "cuda_attention_sizes.json", "cuDNN's attention and ours right, and which is faster at which sizes"),
+    Step("attention-chunks", 0, PYTHON, ("benchmarks/cuda/attention_chunks.py",), 120, "cuda_attention_chunks.json", "attention of chunks over a cache right, and which of our kernels is faster"),
     Step("products-hopper", 0, PYTHON, ("benchmarks/cuda/products_hopper.py",), 400, "cuda_products_hopper.json", "products of many rows by wgmma and TMA: right, and beside cuBLASLt and its second launch"),
     Step("workspaces", 0, PYTHON, ("benchmarks/cuda/workspaces.py",), 120, "cuda_workspaces.json", "products by cuBLASLt under limits of its workspace"),
     Step("depthwise", 0, PYTHON, ("benchmarks/cuda/depthwise.py",), 120, "cuda_depthwise.json", "depthwise convolutions right, and beside cuDNN and PyTorch"),

@@ -21,8 +21,11 @@ INT8 = xrt.ExecutionPolicy(precision="int8")
 VENDORS = ("onnxruntime", "openvino")
 
 
-def quantized_model(*, activations: bool = True) -> bytes:
-    """A convolution and a matrix product with int8 weights; with ``activations`` between QuantizeLinear and DequantizeLinear, too."""
+def quantized_model(*, activations: bool = True, wide: bool = False) -> bytes:
+    """A convolution and a matrix product with int8 weights; with ``activations`` between QuantizeLinear and DequantizeLinear, too.
+
+    wide: the activations of the matrix product have 16 bits.
+    """
     make, array = onnx.helper.make_node, onnx.numpy_helper.from_array
     rng = np.random.default_rng(0)
     # Small weights: products on processors that saturate at 16 bits are exact, too.
@@ -33,27 +36,31 @@ def quantized_model(*, activations: bool = True) -> bytes:
         array(np.uint8(128), "z"),
         array(np.int8(0), "z8"),
     ]
+    if wide:
+        weights += [array(np.float32(0.02 / 256), "s16"), array(np.uint16(1 << 15), "z16")]
     nodes = [make("DequantizeLinear", [f"{w}q", "s", "z8"], [w], name=f"{w}_dequantize") for w in ("w", "m")]
 
-    def through(value: str) -> str:
+    def through(value: str, bits: str = "") -> str:
         if not activations:
             return value
-        nodes.append(make("QuantizeLinear", [value, "s", "z"], [f"{value}_q"], name=f"{value}_quantize"))
-        nodes.append(
-            make("DequantizeLinear", [f"{value}_q", "s", "z"], [f"{value}_d"], name=f"{value}_dequantize")
-        )
+        scale, codes = [f"s{bits}", f"z{bits}"], f"{value}_q"
+        nodes.append(make("QuantizeLinear", [value, *scale], [codes], name=f"{value}_quantize"))
+        nodes.append(make("DequantizeLinear", [codes, *scale], [f"{value}_d"], name=f"{value}_dequantize"))
         return f"{value}_d"
 
     nodes.append(make("Conv", [through("x"), "w"], ["c"], name="conv", pads=[1, 1, 1, 1]))
     nodes.append(make("GlobalAveragePool", [through("c")], ["p"], name="pool"))
     nodes.append(make("Flatten", [through("p")], ["f"], name="flatten"))
-    nodes.append(make("MatMul", [through("f"), "m"], ["h"], name="product"))
+    nodes.append(make("MatMul", [through("f", "16" if wide else ""), "m"], ["h"], name="product"))
     nodes.append(make("Identity", [through("h")], ["y"], name="out"))
     info = onnx.helper.make_tensor_value_info
     graph = onnx.helper.make_graph(
         nodes, "quantized", [info("x", 1, [1, 8, 6, 6])], [info("y", 1, [1, 24])], weights
     )
-    proto = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+    opset, ir_version = (21, 10) if wide else (17, 8)
+    proto = onnx.helper.make_model(
+        graph, opset_imports=[onnx.helper.make_opsetid("", opset)], ir_version=ir_version
+    )
     onnx.checker.check_model(proto, full_check=True)
     return proto.SerializeToString()
 
@@ -176,6 +183,55 @@ def test_quantized_weights_alone_are_no_integer_arithmetic(engine) -> None:
 def test_products_are_counted_by_the_arithmetic_that_the_model_describes() -> None:
     source = open_model(quantized_model())
     assert (source.quantized, source.products) == (DType.INT8, Products(qdq=2))
+
+
+def test_products_of_16_bit_activations_are_counted() -> None:
+    source = open_model(quantized_model(wide=True))
+    assert (source.quantized, source.products) == (DType.INT8, Products(qdq=2, wide=1))
+    assert (source.wide_pairs, open_model(quantized_model()).wide_pairs) == (1, 0)
+
+
+@pytest.mark.parametrize("form", ["initializer", "constant", "output_dtype", "weights"])
+def test_the_bits_of_codes_are_read_wherever_the_model_states_them(form: str) -> None:
+    make, array = onnx.helper.make_node, onnx.numpy_helper.from_array
+    weights = [array(np.float32(0.1), "s"), array(np.zeros((4, 4), np.int16), "wq"), array(np.uint16(7), "z")]
+    zero = ["z"] if form in ("initializer", "constant") else []
+    more = {"output_dtype": onnx.TensorProto.INT16} if form == "output_dtype" else {}
+    nodes = [
+        make("QuantizeLinear", ["x", "s", *zero], ["q"], **more),
+        make("Reshape", ["q", "shape"], ["r"]),
+        make("DequantizeLinear", ["r", "s", *zero], ["d"]),
+        make("DequantizeLinear", ["wq", "s"], ["w"]),
+        make("MatMul", ["d", "w"], ["y"]),
+    ]
+    if form != "weights":
+        weights[1] = array(np.zeros((4, 4), np.int8), "wq")
+    if form == "constant":
+        nodes.insert(0, make("Constant", [], ["z"], value=weights.pop()))
+    info = onnx.helper.make_tensor_value_info
+    weights.append(array(np.array([1, 4]), "shape"))
+    graph = onnx.helper.make_graph(nodes, "g", [info("x", 1, [4])], [info("y", 1, [1, 4])], weights)
+    proto = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 21)], ir_version=10)
+    source = open_model(proto.SerializeToString())
+    assert source.products == Products(qdq=1, wide=1)
+    assert source.wide_pairs == (0 if form == "weights" else 1)
+
+
+@pytest.mark.parametrize("fallback", [False, True])
+def test_compile_says_which_products_have_16_bit_activations(
+    fallback: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    graph = xrt.load_onnx(quantized_model(wide=True))
+    execution = {"precision": "int8", **({"allow_fallback": "cpu"} if fallback else {})}
+    policy = xrt.load_policy({"version": 1, "execution": execution})
+    text = "no kernel multiplies operands of more than 8 bits in integers, and 1 of 2 products have one"
+    if not fallback:
+        with pytest.raises(PrecisionUnavailable, match=text):
+            xrt.compile(graph, target="cpu", policy=policy)
+        return
+    program = xrt.compile(graph, target="cpu", policy=policy)
+    assert text in caplog.text
+    assert "conv/int8" in {c.kernel for p in program.entries[0].plans for c in p.calls}
 
 
 def test_weights_in_few_bits_are_told_apart_from_activations() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import json
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ import pytest
 from xpuruntime.errors import OutOfMemory
 from xpuruntime.llm import DecoderConfig, Generator
 from xpuruntime.llm.build import decoder_graphs, entry_lengths, long_entries
+from xpuruntime.llm.chunks import chunk_length
 from xpuruntime.passes import run_passes
 from xpuruntime.passes.context import PassContext
 from xpuruntime.storage.tensor_files import write_safetensors
@@ -117,10 +119,11 @@ def test_entry_points_of_long_prompts_are_made_when_needed(
 @pytest.mark.parametrize(
     ("device", "batch", "capacity", "changes", "want"),
     [
-        ("cuda:1", 1, 2048, {}, ["prefill_1024", "first_1024"]),
+        ("cuda:1", 1, 2048, {}, ["prefill_512", "prefill_1024", "first_512", "first_1024"]),
         ("cuda", 3, 2048, {}, ["prefill_320", "first_320"]),
         ("cuda", 1, 200, {}, ["prefill_200"]),
-        ("cuda", 1, 2048, {"use_sliding_window": True, "sliding_window": 64, "max_window_layers": 0}, ["prefill_1024"]),
+        ("cuda", 1, 513, {}, ["prefill_513", "first_513"]),
+        ("cuda", 1, 2048, {"use_sliding_window": True, "sliding_window": 64, "max_window_layers": 0}, ["prefill_512", "prefill_1024"]),
         ("cuda", 8, 2048, {}, []),
         ("cuda", 1, 128, {}, []),
         ("cpu", 1, 2048, {}, []),
@@ -131,6 +134,68 @@ def test_which_generators_have_entry_points_of_long_prompts(
 ) -> None:
     config = DecoderConfig.from_json(CONFIG | changes)
     assert long_entries(config, capacity=capacity, batch=batch, device=DeviceId.parse(device)) == want
+
+
+def test_a_chunk_that_does_not_fit_leaves_shorter_ones(
+    models: tuple[Generator, Generator], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With capacity 300 and lengths of 192 and 300, the longer ones are given up."""
+    plain = models[1]
+    text = np.random.default_rng(10).integers(0, 61, 299).tolist()
+    config = plain.checkpoint.config
+    assert long_entries(config, capacity=300, batch=1, device=DeviceId.parse("cuda")) == [
+        "prefill_300",
+        "first_300",
+    ]
+    monkeypatch.setattr("xpuruntime.llm.build.LONG_ROWS", (384, 1024))
+    monkeypatch.setattr(
+        importlib.import_module("xpuruntime.llm.generate"),
+        "long_entries",
+        lambda config, **words: long_entries(config, **words | {"device": DeviceId.parse("cuda")}),
+    )
+    with Generator(plain.checkpoint, capacity=300, batch=2) as ours:
+        further = ours.steps._further
+        assert further is not None
+
+        def little_room(entry: str) -> Any:
+            if entry.endswith("300"):
+                raise OutOfMemory("device", "cannot allocate 5 bytes", do="Free some.")
+            return further(entry)
+
+        monkeypatch.setattr(ours.steps, "_further", little_room)
+        got = ours.steps.read([text])[0].copy()
+        assert "prefill_192" in ours.steps.last
+        want = plain.steps.read([text])[0].copy()
+        assert np.allclose(got, want, atol=1e-4 * np.abs(want).max())
+
+
+@pytest.mark.parametrize(
+    ("tokens", "want"),
+    [
+        (1, [1]), (2, [16]), (17, [128]), (128, [128]), (129, [512]), (512, [512]), (513, [1024]), (1025, [1024, 1]), (1100, [1024, 128]),
+        (1500, [1024, 512]), (2049, [1024, 1024, 1]), (3000, [1024, 1024, 1024]),
+    ],
+)  # fmt: skip
+def test_chunks_on_a_gpu_take_the_least_time(tokens: int, want: list[int]) -> None:
+    chunks = []
+    while tokens > 0:
+        chunks.append(chunk_length(tokens, (16, 128, 512, 1024), 512))
+        tokens -= chunks[-1]
+    assert chunks == want
+
+
+def test_no_other_chunks_take_less_time() -> None:
+    rng = np.random.default_rng(3)
+    for _ in range(40):
+        lengths = tuple(sorted({int(n) for n in rng.integers(2, 40, rng.integers(1, 4))}))
+        fixed, tokens = int(rng.integers(1, 30)), int(rng.integers(2, 2 * lengths[-1]))
+
+        @functools.cache
+        def least(left: int, lengths: tuple[int, ...] = lengths, fixed: int = fixed) -> int:
+            return min(fixed + n + least(left - n) for n in lengths) if left > 0 else 0
+
+        first = chunk_length(tokens, lengths, fixed)
+        assert fixed + first + least(tokens - first) == least(tokens)
 
 
 def test_which_models_and_lengths_have_such_entry_points() -> None:

@@ -45,8 +45,8 @@ def quantize(
         str,
         typer.Option(
             "--activations",
-            metavar="uint8|int8",
-            help="Type of activations: uint8 is asymmetric, int8 symmetric.",
+            metavar="uint8|int8|uint16",
+            help="Type of activations: uint8 and uint16 are asymmetric, int8 symmetric. uint16 is for NPUs.",
         ),
     ] = "uint8",
     method: Annotated[
@@ -63,6 +63,13 @@ def quantize(
             help="Share of an activation's range that moves into the weights after layer norms. Default: 0.5.",
         ),
     ] = None,
+    gptq: Annotated[
+        bool,
+        typer.Option(
+            "--gptq/--no-gptq",
+            help="Choose the codes of weights by the calibration data (GPTQ); otherwise the nearest codes.",
+        ),
+    ] = True,
     correct_biases: Annotated[
         bool,
         typer.Option(
@@ -114,6 +121,7 @@ def quantize(
             per_channel=not per_tensor,
             method=method,
             smoothing=smoothing,
+            gptq=gptq,
             correct_biases=correct_biases,
             max_error=max_error,
             exclude=tuple(exclude or ()),
@@ -123,8 +131,9 @@ def quantize(
 
 
 def _show(report: QuantizeReport) -> None:
+    kind = "int8" if report.activations.endswith("8") else f"int8, {report.activations} activations"
     rows = [
-        (n.node, n.op, f"{n.error:.3g}", f"{n.added:.3g}", "float" if n.kept else "int8")
+        (n.node, n.op, f"{n.error:.3g}", f"{n.added:.3g}", "float" if n.kept else kind)
         for n in report.nodes[:_ROWS]
     ]
     print_table(
@@ -138,10 +147,11 @@ def _show(report: QuantizeReport) -> None:
         )
     budget = "" if report.max_error is None else f", the budget is {report.max_error:.3g}"
     smoothed = f"; {report.smoothed} norms smoothed" if report.smoothed else ""
+    chosen = f"; {report.gptq} weights by GPTQ" if report.gptq else ""
     corrected = f"; {report.corrected} biases corrected" if report.corrected else ""
     print_line(
-        f"error of the outputs over {report.samples} samples: {report.error:.3g}{budget}"
-        f"; {len(report.kept)} of {len(report.nodes)} products in floats{smoothed}{corrected}"
+        f"error of the outputs over {report.samples} calibration samples: {report.error:.3g}{budget}"
+        f"; {len(report.kept)} of {len(report.nodes)} products in floats{smoothed}{chosen}{corrected}"
     )
     if report.worst is None:
         print_line("no product is quantized: raise --max-error, or quantize another way")

@@ -44,6 +44,8 @@ class CodegenTarget(ABC):
     takes_fused: whether kernels exist for fused nodes and other layouts. If not, the compiler runs only the basic passes, on dense values.
     any_layout:  ops whose kernels are equally fast in every layout, so that no layout conversion is inserted for them.
     row_major_taps: maximum taps of a strided filter for which convolutions of one input channel are as fast with row-major results; 0: none is.
+    row_major_filters: maximum filters with which convolutions of 32-bit and 64-bit floats are faster with row-major operands, and half of it for
+                 16-bit floats; 0: none is.
     few_rows:    maximum rows for which a decoder's layer is fused with its norm or gate. For more rows, other kernels read the weight faster.
     few_rows_16_bits: the same for products of 16-bit floats.
     gates_many_rows: whether a kernel multiplies more rows of 16-bit floats with the gate in its epilogue.
@@ -63,6 +65,7 @@ class CodegenTarget(ABC):
     takes_fused: bool = False
     any_layout: frozenset[str] = frozenset()
     row_major_taps: int = 0
+    row_major_filters: int = 0
     few_rows: int = 8
     few_rows_16_bits: int = 8
     gates_many_rows: bool = False

@@ -76,11 +76,12 @@ def fixed_symbols(graphs: Iterable[Graph], resolved: Resolved) -> dict[str, int]
     return fixed_sizes(specs, fixed, "compile") if fixed else {}
 
 
-def _between_pairs(graph: Graph, node: Node) -> bool:
-    """Return whether both operands of a product are dequantized, so that ``fuse_quantized`` computes it in integers."""
+def _widest_codes(graph: Graph, node: Node) -> int:
+    """Return the bits of the wider operand of a product if both are dequantized, else 0. ``fuse_quantized`` computes up to 8 in integers."""
     operands = node.inputs[1:3] if node.op == "addmm" else node.inputs[:2]
     makers = [_maker(graph, v) for v in operands]
-    return len(makers) == 2 and all(m is not None and m.op == "dequantize_linear" for m in makers)
+    codes = [m.inputs[0] for m in makers if m is not None and m.op == "dequantize_linear"]
+    return max(graph.spec(str(c)).dtype.bits for c in codes) if len(codes) == 2 else 0
 
 
 def _maker(graph: Graph, value: object) -> Node | None:
@@ -108,24 +109,22 @@ def settled_precision(
     graphs = tuple(graphs)
     nodes = [n for g in graphs for n in g.nodes]
     if dtype.is_integer:
-        products = [
-            n.op in _INTEGER_PRODUCTS or (pairs and _between_pairs(g, n))
-            for g in graphs
-            for n in g.nodes
-            if family_of(n) in ("conv", "matmul")
-        ]
-        if products and all(products):
+        products = [(g, n) for g in graphs for n in g.nodes if family_of(n) in ("conv", "matmul")]
+        bits = [0 if n.op in _INTEGER_PRODUCTS else _widest_codes(g, n) if pairs else 0 for g, n in products]
+        integer = [n.op in _INTEGER_PRODUCTS or 0 < b <= 8 for (_, n), b in zip(products, bits, strict=True)]
+        if products and all(integer):
             return model_policy, False
+        why = "the model is not quantized"
+        if wide := sum(b > 8 for b in bits):
+            why = f"no kernel multiplies operands of more than 8 bits in integers, and {wide} of {len(bits)} products have one"
         if policy.execution.allow_fallback:
-            notes.append(
-                f"precision {requested} is not available: the model is not quantized and keeps its own"
-            )
+            notes.append(f"precision {requested} is not available: {why}; the model keeps its own")
             return model_policy, False
         raise PrecisionUnavailable(
             entrance,
-            f"precision {dtype.value} is not available: the model is not quantized",
+            f"precision {dtype.value} is not available: {why}",
             got=requested,
-            do=INSTEAD_OF_INT8,
+            do="Quantize with uint8 activations, or leave precision out." if wide else INSTEAD_OF_INT8,
         )
     if dtype not in _COMPUTED:
         raise PrecisionUnavailable(

@@ -202,7 +202,13 @@ def _compile(
         for name, graph in graphs.items():
             _take(subject, entries.get(name, graph))
             laid, layouts = (
-                laid_out(graph, t.config.channel_alignment_bytes, t.any_layout, t.row_major_taps)
+                laid_out(
+                    graph,
+                    t.config.channel_alignment_bytes,
+                    t.any_layout,
+                    t.row_major_taps,
+                    t.row_major_filters,
+                )
                 if physical and t.takes_fused
                 else (graph, {})
             )

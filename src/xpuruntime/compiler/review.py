@@ -120,7 +120,11 @@ def review(
     layouts: Layouts = {}
     if target.takes_fused and any(s.physical for s in steps):
         laid, layouts = laid_out(
-            fused, target.config.channel_alignment_bytes, target.any_layout, target.row_major_taps
+            fused,
+            target.config.channel_alignment_bytes,
+            target.any_layout,
+            target.row_major_taps,
+            target.row_major_filters,
         )
     chooser = _ReviewChooser(laid, target, policy.kernel, offers, phase, {n.name for n in fused.nodes})
     lower_with(laid, layouts, chooser)

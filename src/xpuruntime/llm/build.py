@@ -38,6 +38,7 @@ __all__ = [
     "entry_graph",
     "entry_lengths",
     "first_name",
+    "fixed_tokens",
     "long_entries",
     "phase_of",
     "prefill_name",
@@ -49,8 +50,11 @@ _log = logger("xpuruntime.session")
 
 BUCKETS = (16, 128)
 """Prefill lengths. A prompt is processed in chunks of these lengths; the last chunk is padded."""
-LONG_ROWS = 1024
+LONG_ROWS = (512, 1024)
 """Tokens of all texts in a chunk of a long prompt on a GPU: fewer leave it idle."""
+FIXED_ROWS = 512
+"""The time of a chunk on a GPU apart from its tokens, in tokens of all texts: of Qwen2.5-1.5B's sizes on an H200, chunks of 16, 128 and 1,024 tokens take
+0.92, 1.13 and 1 times as long as this says (``decoder_breakdown.py chunks``, scaled to all layers)."""
 DECODE = "decode"
 ENCODE = "encode"
 """Entry points ``encode_N`` read up to N tokens with the encoder of an encoder-decoder."""
@@ -170,11 +174,18 @@ def entry_lengths(
 
 def long_entries(config: DecoderConfig, *, capacity: int, batch: int, device: DeviceId) -> list[str]:
     """Return the entry points for long prompts on a GPU, which are made when a prompt first needs them."""
-    length = min(LONG_ROWS // batch // 64 * 64, capacity)
-    if device.kind != "cuda" or config.encoder is not None or length <= max(BUCKETS):
+    if device.kind != "cuda" or config.encoder is not None:
         return []
-    first = [first_name(length)] if length >= _MIN_FIRST and _is_causal(config, length) else []
-    return [prefill_name(length), *first]
+    lengths = sorted({min(rows // batch // 64 * 64, capacity) for rows in LONG_ROWS})
+    longest = lengths[-1]
+    lengths = [n for n in lengths if n > max(BUCKETS) and (n == longest or 4 * n <= 3 * longest)]
+    first = [first_name(n) for n in lengths if n >= _MIN_FIRST and _is_causal(config, n)]
+    return [*map(prefill_name, lengths), *first]
+
+
+def fixed_tokens(device: DeviceId, batch: int) -> int:
+    """Return the time of a chunk apart from its tokens, in tokens of each text; 0 on a CPU, where short chunks take less time."""
+    return -(-FIXED_ROWS // batch) if device.kind == "cuda" else 0
 
 
 def _is_causal(config: DecoderConfig, length: int) -> bool:

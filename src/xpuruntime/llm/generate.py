@@ -30,7 +30,7 @@ from ..targets import DeviceId
 from ..types import DType
 from .answer_loop import AnswerLoop
 from .answers import Completion, Piece, Prompt
-from .build import BUCKETS, cache_words, entry_lengths, long_entries
+from .build import BUCKETS, cache_words, entry_lengths, fixed_tokens, long_entries
 from .checkpoint.reader import open_checkpoint
 from .decoding.words import speculation_of
 from .opening import check_opening, opened_checkpoint, opening_request
@@ -51,7 +51,7 @@ class Generator:
     capacity: size of the KV cache in tokens, for prompt and answer. Default: 2,048, or the model's maximum if that is less.
     batch:    number of texts that are decoded together, each with its own cache. A larger batch slows the decoding of one text little.
     dtype:    precision to compute in. Default: the policy's, else the checkpoint's.
-    buckets:  prefill lengths. Default: 16 and 128, and on a GPU the length that makes 1,024 tokens of all texts, whose entry points are
+    buckets:  prefill lengths. Default: 16 and 128, and on a GPU the lengths that make 512 and 1,024 tokens of all texts, whose entry points are
               compiled when a prompt first needs them.
     device:   ``"cpu"`` or ``"cuda:0"``. Default: the policy's device, else ``"cpu"``. A policy with ``parallel: {tensor: N}`` divides the
               model over N GPUs from this one on, or over N threads of the CPU.
@@ -127,6 +127,7 @@ class Generator:
             "threads": threads,
             "store": store,
             "later": later if buckets is None else (),
+            "fixed": fixed_tokens(device_id, batch),
         }
         self._parts = [
             RankWeights(self.programs, shard, at, rank)

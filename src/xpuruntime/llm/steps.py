@@ -34,6 +34,7 @@ from .build import (
     prefill_name,
     verify_name,
 )
+from .chunks import chunk_length
 from .decoder import COUNTS, SOURCE
 from .decoding.sources import source_inputs, source_rows
 from .reorder import reorder_program
@@ -59,9 +60,14 @@ def fetched_array(shape: tuple[int, ...], dtype: DType, backend: RuntimeBackend)
     return array
 
 
+def _length(entry: str) -> int:
+    """Return the length of an entry point that is named by it."""
+    return int(entry.rpartition("_")[2])
+
+
 def _lengths(names: Collection[str], named: Callable[[int], str]) -> list[int]:
     """Return the lengths of the entry points of one kind, ascending."""
-    lengths = (int(n.rpartition("_")[2]) for n in names if "_" in n)
+    lengths = (_length(n) for n in names if "_" in n)
     return sorted(n for n in lengths if named(n) in names)
 
 
@@ -75,13 +81,14 @@ class Steps:
     further: returns the program and the weights of an entry point that the program lacks (``sample``, ``verify_N``).
     store:   as for ``Executor``.
     later:   entry points of further prefill lengths, which are made when a prompt first needs them.
+    fixed:   the time of a chunk apart from its tokens, as for ``chunk_length``.
     last:    the inputs of the last run of each entry point.
     """
 
     def __init__(
         self, program: CompiledProgram, weights: Weights, *, batch: int, vocab: int, dtype: DType, device: Any = "cpu",
         threads: int | None = None, target: Any = None, further: Further | None = None, communicator: Communicator | None = None,
-        store: Store | None = None, later: Sequence[str] = (),
+        store: Store | None = None, later: Sequence[str] = (), fixed: int = 0,
     ) -> None:  # fmt: skip
         self.batch, self._vocab, self._dtype = batch, vocab, dtype
         self._target, self._device, self._threads = target, device, threads
@@ -108,7 +115,7 @@ class Steps:
         lengths = _lengths(self._opened, prefill_name)
         self.prefill = {n: self._opened[prefill_name(n)] for n in lengths}
         self._readers = {*self._opened, *later}
-        self._later = frozenset(later)
+        self._later, self._fixed = frozenset(later), fixed
         self.encoders = {n: self._opened[encode_name(n)] for n in _lengths(self._opened, encode_name)}
         for executor in self.executors:
             executor.bind(weights)
@@ -191,7 +198,7 @@ class Steps:
         texts = self._padded(texts)
         position, longest = 0, max(map(len, texts))
         while position < longest:
-            length = self._bucket(longest - position)
+            length = chunk_length(longest - position, _lengths(self._readers, prefill_name), self._fixed)
             is_first = start + position == 0 and first_name(length) in self._readers
             entry = DECODE if length == 1 else first_name(length) if is_first else prefill_name(length)
             rows = [np.minimum(position + np.arange(length), len(t) - 1) for t in texts]
@@ -206,14 +213,15 @@ class Steps:
         return self.logits
 
     def _prefilled(self, entry: str, inputs: list[Any]) -> bool:
-        """Prefill a chunk. Return False if there is no memory for an entry point that is made later: these are then given up."""
+        """Prefill a chunk. Return False if there is no memory for an entry point that is made later: those of its length and above that are not open are then given up."""
         try:
             self._run(self.executor(entry), inputs, [self.token, self.logits])
         except OutOfMemory as error:
             if entry not in self._later:
                 raise
             _log.warning("language model: long prompts are read in shorter chunks; %s", error)
-            self._readers -= self._later
+            absent = self._later - self._opened.keys()
+            self._readers -= {name for name in absent if _length(name) >= _length(entry)}
             return False
         return True
 
@@ -300,12 +308,3 @@ class Steps:
     def _padded(self, texts: Sequence[Sequence[int]]) -> list[Sequence[int]]:
         """Pad the list of texts to the batch size with texts of one token."""
         return [*texts, *([[0]] * (self.batch - len(texts)))]
-
-    def _bucket(self, remaining: int) -> int:
-        """Return the prefill length for a number of tokens: the smallest that fits, unless more than half of it would be padding."""
-        if remaining == 1:
-            return 1
-        lengths = _lengths(self._readers, prefill_name)
-        smallest = next((n for n in lengths if n >= remaining), lengths[-1])
-        fitting = [n for n in lengths if n <= remaining]
-        return fitting[-1] if fitting and smallest > 2 * remaining else smallest

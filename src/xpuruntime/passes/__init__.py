@@ -196,10 +196,11 @@ def laid_out(
     alignment: int,
     agnostic: frozenset[str] = frozenset(),
     row_major_taps: int = 0,
+    row_major_filters: int = 0,
 ) -> tuple[Graph, layout.Layouts]:
     """Return the result of pass ``layout`` for a target: the graph with conversions, and the layouts of its values."""
     with part("pass layout", bug_types=(IrError,)):
-        return layout.assign_layouts(graph, alignment, agnostic, row_major_taps)
+        return layout.assign_layouts(graph, alignment, agnostic, row_major_taps, row_major_filters)
 
 
 def in_context(context: PassContext | None, precision: DType | None) -> PassContext:

@@ -9,7 +9,8 @@ result has another layout than their operand. There are four kinds of nodes:
     dense      everything else reads and writes row-major
 
 The choice of channels-last over blocked layouts was measured (docs/concepts/architecture.md): a vector of channels is
-contiguous for every kernel, and a 1x1 convolution is a plain matrix product.
+contiguous for every kernel, and a 1x1 convolution is a plain matrix product. Convolutions with few filters are the exception on some
+targets: they read row-major values in place.
 """
 
 from __future__ import annotations
@@ -74,20 +75,27 @@ def channels_last(spec: TensorSpec, alignment: int = 0) -> Layout | None:
 
 
 def assign_layouts(
-    graph: Graph, alignment: int = 0, agnostic: frozenset[str] = frozenset(), row_major_taps: int = 0
+    graph: Graph,
+    alignment: int = 0,
+    agnostic: frozenset[str] = frozenset(),
+    row_major_taps: int = 0,
+    row_major_filters: int = 0,
 ) -> tuple[Graph, Layouts]:
     """Return the graph with conversions, and the layout of every value that is not dense.
 
     alignment: bytes to which channels are padded. agnostic: ops of kind ``channels`` that count as ``agnostic`` on this target.
     row_major_taps: maximum taps of a strided filter with which convolutions of one channel store row-major results (``CodegenTarget``).
+    row_major_filters: maximum filters with which convolutions read row-major operands (``CodegenTarget``).
     """
     if not any(n.op in _CHANNELS and n.outputs[0].spec is not None and n.spec.rank > 2 for n in graph.nodes):
         return graph, {}
-    laid, layouts = _LayoutAssignment(graph, alignment, agnostic).done()
-    return _row_major(laid, layouts, row_major_taps) if row_major_taps else (laid, layouts)
+    laid, layouts = _LayoutAssignment(graph, alignment, agnostic, row_major_filters).done()
+    if not row_major_taps and not row_major_filters:
+        return laid, layouts
+    return _row_major(laid, layouts, row_major_taps, row_major_filters)
 
 
-def _row_major(graph: Graph, layouts: Layouts, taps: int) -> tuple[Graph, Layouts]:
+def _row_major(graph: Graph, layouts: Layouts, taps: int, filters: int) -> tuple[Graph, Layouts]:
     """Return the graph where convolutions that only a conversion to row-major reads store row-major results themselves."""
     editor, left = Editor(graph), dict(layouts)
     for reader in graph.nodes:
@@ -97,7 +105,10 @@ def _row_major(graph: Graph, layouts: Layouts, taps: int) -> tuple[Graph, Layout
         if conv is None or conv.op not in ("convolution", "fused_convolution"):
             continue
         result = conv.outputs[0].name
-        if result in layouts and graph.only_user(result) is reader and _stores_rows(graph, conv, taps):
+        if result not in layouts or graph.only_user(result) is not reader:
+            continue
+        reads_rows = conv.inputs[0] not in layouts and _reads_rows(graph, conv, filters)
+        if _stores_rows(graph, conv, taps) or (reads_rows and not conv.attrs.get("transposed")):
             editor.forward(reader.outputs[0].name, result)
             editor.remove(reader)
             del left[result]
@@ -117,9 +128,41 @@ def _stores_rows(graph: Graph, node: Node, max_taps: int) -> bool:
     return stride == 1 or (isinstance(count, int) and count <= max_taps)
 
 
+_MIN_POSITIONS = 32
+"""Minimum output positions of a row, along which vectors run where an operand is row-major: two vectors of the widest registers."""
+
+
+def _reads_rows(graph: Graph, node: Node, max_filters: int) -> bool:
+    """Return whether a convolution reads a row-major operand faster than a channels-last copy: few filters, and windows that are adjacent.
+
+    A transposed one with constant filters computes as many results of a row at once as the stride.
+    """
+    dtype = node.spec.dtype
+    if node.op not in ("convolution", "fused_convolution") or not dtype.is_float or dtype.bits < 16:
+        return False
+    weight, attrs = str(node.values[1]), node.attrs
+    channels = graph.spec(weight).shape[0 if attrs.get("transposed") else 1]
+    filters, width, stride = node.spec.shape[1], node.spec.shape[-1], attrs["stride"][-1]
+    if attrs["groups"] != 1 or channels == 1 or not isinstance(filters, int) or not isinstance(width, int):
+        return False
+    if attrs.get("transposed"):
+        dense = all(s == 1 or w == 1 for s, w in zip(attrs["stride"], attrs["dilation"], strict=True))
+        if weight not in graph.weight_names or not dense:
+            return False
+        filters, width = filters * stride, width // stride
+    elif stride != 1:
+        return False
+    most = (
+        max_filters if dtype.bits >= 32 else max_filters // 2
+    )  # 16-bit floats are converted as they are read
+    return 0 < filters <= most and width >= _MIN_POSITIONS
+
+
 class _LayoutAssignment:
-    def __init__(self, graph: Graph, alignment: int, agnostic: frozenset[str]) -> None:
-        self.graph, self.alignment = graph, alignment
+    def __init__(
+        self, graph: Graph, alignment: int, agnostic: frozenset[str], row_major_filters: int
+    ) -> None:
+        self.graph, self.alignment, self.row_major_filters = graph, alignment, row_major_filters
         self.agnostic = _AGNOSTIC | agnostic
         self.layouts: dict[str, Layout] = {}
         self.nodes: list[Node] = []
@@ -181,9 +224,16 @@ class _LayoutAssignment:
     def operand(self, node: Node, at: int, operand: Input, channels: bool) -> Input:
         if not isinstance(operand, str) or self.graph.values[operand].spec is None:
             return operand
+        if channels and at == 0 and operand not in self.layouts and self.is_read_by_rows(operand):
+            return operand
         if channels and _is_data(node, at):
             return self.converted(operand, channels_last(self.graph.spec(operand), self.alignment))
         return self.dense(operand)
+
+    def is_read_by_rows(self, value: str) -> bool:
+        """Return whether every convolution, pool and the like that reads a row-major value is faster without a channels-last copy."""
+        readers = [n for n in self.graph.users(value) if n.op in _CHANNELS]
+        return all(_reads_rows(self.graph, n, self.row_major_filters) for n in readers)
 
     def dense(self, value: str) -> str:
         return self.converted(value, None)

@@ -36,6 +36,8 @@ class EnginePlugin:
     cuda:     True if it has CUDA devices; others run the regions of a mix on a GPU's host. None asks its function ``devices``.
     holds_memory: False if none of its executables is a ``HoldsMemory``, so that a session with ``memory_bytes`` builds nothing. None asks
               the loaded executable.
+    wide_integers: True if it computes products with an operand of more than 8 bits (16-bit activations) in integers, False if in floats. None is
+              not known, so ``precision: int8`` is refused for them.
     device_options: kinds of devices by the name of a vendor option that is for them alone. A session ignores it on a device that the user
               did not name: a fallback, or the host in a mix.
     """
@@ -54,6 +56,7 @@ class EnginePlugin:
     devices: str = ""
     cuda: bool | None = None
     holds_memory: bool | None = None
+    wide_integers: bool | None = None
     device_options: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def installed(self) -> Support:

@@ -11,6 +11,7 @@ import pytest
 from support.cuda_kernels import call_of, judge, one_node
 from support.native import check
 
+import xpuruntime as xrt
 from xpuruntime.codegen.cuda.target import cuda_target
 from xpuruntime.ir import GraphBuilder
 from xpuruntime.kernels.cuda.attention import flash_simt
@@ -63,6 +64,13 @@ def test_decode_grouped_split_causal_masked() -> None:
         FlashDecode(), (1, 4, 1, 64), (1, 2, 300, 64), 64, mask=array((1, 4, 1, 300), "float32"), softcap=20.0
     )
     run(FlashDecode(), (1, 10, 1, 100), (1, 1, 300, 100), 100, mask=array((1, 1, 1, 300)), shift=1)
+
+
+def test_decode_takes_a_short_chunk_over_many_keys() -> None:
+    """Sixteen tokens of six heads are 96 rows; each sees the keys up to its own."""
+    mask = np.arange(530)[None] <= 300 + np.arange(16)[:, None]
+    run(FlashDecode(), (1, 12, 16, 64), (1, 2, 530, 64), 64, mask=mask)
+    run(FlashDecode(), (2, 8, 16, 32), (2, 1, 512, 32), 24, "float16", causal=True, causal_offset=496)
 
 
 @pytest.mark.parametrize(("keys", "dv", "heads"), [(1600, 32, 6), (1700, 23, 6), (1900, 32, 17)])
@@ -147,7 +155,12 @@ def test_what_is_refused_has_a_reason() -> None:
     assert strided.reason == "the elements of a head must be contiguous"
     assert (
         said(FlashDecode(), (1, 8, 9, 32), (1, 1, 9, 32))
-        == "at most 64 queries per key head are supported, got 72"
+        == "at most 64 queries per key head are supported for 9 queries of a head and 9 keys, got 72"
+    )
+    assert said(FlashDecode(), (1, 8, 16, 32), (1, 1, 512, 32)) == ""
+    assert (
+        said(FlashDecode(), (1, 8, 17, 32), (1, 1, 512, 32))
+        == "at most 128 queries per key head are supported for 17 queries of a head and 512 keys, got 136"
     )
     assert (
         said(FlashSimt(), (1, 1, 4, 260), (1, 1, 4, 260))
@@ -264,6 +277,39 @@ def test_hopper_targets_take_its_products_where_there_are_queries_enough() -> No
 
     assert part("cuda:sm_90", 16) == part("cuda:sm_90", 2) == {"flash_hopper"}
     assert part("cuda:sm_90", 1) == part("cuda:sm_80", 16) == part("cuda:sm_100", 16) == {"flash_v2"}
+
+
+def test_decode_leaves_chunks_that_fill_a_device_to_flash() -> None:
+    def kernel(batch: int, heads: int, kv: int, queries: int, keys: int, masked: bool = True) -> str:
+        b = GraphBuilder("attention")
+        q = b.input("q", f"bfloat16[{batch}, {heads}, {queries}, 128]")
+        k, v = (b.input(n, f"bfloat16[{batch}, {kv}, {keys}, 128]") for n in "kv")
+        mask = [b.input("mask", f"bool[{batch}, 1, {queries}, {keys}]")] if masked else []
+        b.output("y", b.call("attention", q, k, v, *mask))
+        program = xrt.compile(b.build(), target="cuda:h200")
+        names = [c.kernel for c in program.entries[0].plans[0].calls if c.kernel.startswith("attention/")]
+        return names[0].partition("/")[2]
+
+    assert kernel(1, 12, 2, 16, 1088) == kernel(8, 12, 2, 16, 1088) == "flash_decode"
+    assert (
+        kernel(1, 32, 32, 128, 1088)
+        == kernel(8, 32, 32, 128, 4096)
+        == kernel(1, 32, 8, 32, 1088)
+        == "flash_v2"
+    )
+    assert kernel(1, 12, 2, 16, 511) == kernel(12, 12, 2, 16, 1088) == "flash_v2"
+    assert kernel(1, 12, 2, 10, 100) == "flash_decode"  # 60 rows
+
+
+def test_few_queries_with_a_mask_take_hopper_products_which_skip_masked_keys() -> None:
+    def part(queries: int, masked: bool) -> frozenset[str]:
+        q, k = (np.zeros((1, 12, n, 128), ml_dtypes.bfloat16) for n in (queries, 1088))
+        inputs = [q, k, k, *([np.ones((queries, 1088), bool)] if masked else [])]
+        graph, _, known = one_node("attention", inputs)
+        return FlashV2().lower(call_of(graph, known), cuda_target("cuda:h200")).stages[0].parts
+
+    assert part(128, True) == part(17, True) == {"flash_hopper"}
+    assert part(128, False) == part(16, True) == {"flash_v2"}
 
 
 def test_two_blocks_share_keys_where_multiprocessors_would_be_idle() -> None:

@@ -188,7 +188,7 @@ def test_a_place_outside_the_cache_is_an_error() -> None:
 @pytest.mark.parametrize(("case", "why"), [
     ({"dtype": "float32"}, "tensor cores multiply float16 and bfloat16, not float32"),
     ({"new": 9, "heads": 2}, "at most 8 new tokens are supported, got 9"),
-    ({"heads": 18, "new": 8}, "at most 64 queries per key head are supported, got 72"),
+    ({"heads": 18, "new": 8}, "at most 64 queries per key head are supported for 8 queries of a head and 200 keys, got 72"),
 ])  # fmt: skip
 def test_what_is_refused_has_a_reason(case: dict[str, Any], why: str) -> None:
     graph, _, _ = step(**case)

@@ -29,6 +29,7 @@ class CppTarget(CodegenTarget):
     kind = "cpu"
     takes_fused = True
     row_major_taps = 128  # docs/development/kernel-notes.md
+    row_major_filters = 8  # kernels/cpu/conv/pixels.py
 
     def __init__(self, isa: IsaLevel, config: TargetConfig | None = None) -> None:
         self.isa = isa

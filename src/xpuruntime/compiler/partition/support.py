@@ -159,7 +159,11 @@ def _lowered(graph: Graph, target: CodegenTarget, policy: Policy) -> None:
     layouts: Layouts = {}
     if target.takes_fused:
         graph, layouts = assign_layouts(
-            graph, target.config.channel_alignment_bytes, target.any_layout, target.row_major_taps
+            graph,
+            target.config.channel_alignment_bytes,
+            target.any_layout,
+            target.row_major_taps,
+            target.row_major_filters,
         )
     lower(graph, layouts, target, policy.kernel, offers)
 

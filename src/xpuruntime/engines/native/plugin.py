@@ -20,4 +20,5 @@ PLUGIN = EnginePlugin(
     chooses_kernels=True,
     cuda=True,
     holds_memory=True,
+    wide_integers=False,
 )

@@ -31,5 +31,6 @@ PLUGIN = EnginePlugin(
     devices="xpuruntime.engines.onnxruntime.providers",
     cuda=True,
     holds_memory=False,
+    wide_integers=False,
     device_options={"stream": ("cuda", "gpu", "auto")},
 )

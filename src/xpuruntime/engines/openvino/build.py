@@ -71,6 +71,7 @@ def supports(model: ModelSource, request: EngineRequest) -> Support:
         lambda: _precision(model, request),
         lambda: _options(request),
         lambda: _types(model),
+        lambda: _pairs(model),
         lambda: _ops(model),
         lambda: follows_definitions(model, "OpenVINO"),
     )
@@ -145,6 +146,18 @@ def _options(request: EngineRequest) -> Support:
             do="Correct the values.",
         )
     return Support.yes()
+
+
+def _pairs(model: ModelSource) -> Support:
+    """Reject QuantizeLinear to 16 bits: OpenVINO removes it, so that values beyond its range do not saturate."""
+    if not model.wide_pairs:
+        return Support.yes()
+    count = f"{model.wide_pairs} QuantizeLinear node{'' if model.wide_pairs == 1 else 's'} with 16-bit codes"
+    return Support.no(
+        Reason.DTYPE_UNSUPPORTED,
+        f"OpenVINO removes QuantizeLinear to 16 bits, so values beyond its range do not saturate; the model has {count}",
+        do="Quantize with uint8 activations, or use engine='onnxruntime'.",
+    )
 
 
 def _types(model: ModelSource) -> Support:

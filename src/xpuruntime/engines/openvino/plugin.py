@@ -19,4 +19,5 @@ PLUGIN = EnginePlugin(
     devices="xpuruntime.engines.openvino.devices",
     cuda=False,
     holds_memory=False,
+    wide_integers=False,
 )

@@ -20,4 +20,5 @@ PLUGIN = EnginePlugin(
     devices="xpuruntime.engines.qnn.library",
     cuda=False,
     holds_memory=False,
+    wide_integers=True,
 )

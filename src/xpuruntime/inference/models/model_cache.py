@@ -34,7 +34,7 @@ from ...types import DType, TensorSpec
 __all__ = ["KIND", "fixed_known", "open_known"]
 
 KIND = "model"
-_FORMAT = 5
+_FORMAT = 6
 _log = logger("xpuruntime.session")
 
 
@@ -141,6 +141,7 @@ def _plain(model: ModelSource) -> dict[str, Any]:
         "opsets": dict(model.opsets),
         "quantized": None if model.quantized is None else model.quantized.value,
         "products": list(astuple(model.products)),
+        "wide_pairs": model.wide_pairs,
         "functions": sorted(map(list, model.functions)),
     }
 
@@ -160,6 +161,7 @@ def _source(known: Mapping[str, Any], kind: type[Any], **rest: Any) -> Any:
         opsets=known["opsets"],
         quantized=None if known["quantized"] is None else DType(known["quantized"]),
         products=Products(*known["products"]),
+        wide_pairs=known["wide_pairs"],
         functions=frozenset((domain, name) for domain, name in known["functions"]),
         **rest,
     )

@@ -176,7 +176,7 @@ def _attempt(model: ModelSource, candidate: EngineCandidate, store: Store) -> Lo
     support = engine.supports(source, request)
     if support and not plugin.chooses_kernels:
         support = vendor_refused(model, kernels, plugin.name, candidate.device, met)
-    integers = in_integers(source, own_kernels=plugin.chooses_kernels, device=candidate.device.kind)
+    integers = in_integers(source, plugin, candidate.device.kind)
     if support and candidate.precision is not None and candidate.precision.is_integer:
         support = integers
     if not support:

@@ -1,7 +1,7 @@
 """``quantize``: an ONNX model and calibration data become an ONNX QDQ model and a policy that demands integer arithmetic.
 
-ONNX Runtime's quantizer inserts the pairs. Around it: samples from files, activation smoothing, corrected biases, an error per node, and
-mixed precision within an error budget. Errors are measured with the pairs in float arithmetic, which does not depend on this processor's instructions.
+ONNX Runtime's quantizer inserts the pairs. Around it: samples from files, activation smoothing, room around ranges, GPTQ, corrected biases, an error
+per node, and mixed precision within an error budget. Errors are measured with the pairs in float arithmetic, which does not depend on this processor's instructions.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from ..inputs import ImageRecipe
 from .bias import means, with_corrected_biases
 from .data import calibration_samples
 from .float_values import FloatValues
+from .gptq import store_codes, weight_codes
+from .headroom import with_headroom
 from .report import NodeError, QuantizeReport, RelativeError
 from .smooth import smooth, smoothable
 
@@ -32,6 +34,9 @@ __all__ = ["quantize"]
 _PRODUCTS = ("Conv", "Gemm", "MatMul")
 _INLINE_BYTES = 1 << 30
 """Size of a model above which its weights are written to a file of their own."""
+_ACTIVATIONS = {"uint8": "QUInt8", "int8": "QInt8", "uint16": "QUInt16"}
+"""The quantizer's name of each type of activations."""
+_AXIS_OPSET = 13
 _ROUNDS = 12
 """Maximum number of quantizations in search of an error budget."""
 
@@ -49,17 +54,20 @@ def quantize(
     per_channel: bool = True,
     method: str = "minmax",
     smoothing: float | None = None,
+    gptq: bool = True,
     correct_biases: bool = True,
     max_error: float | None = None,
     exclude: Sequence[str] = (),
     progress: Callable[[str], None] = lambda text: None,
 ) -> QuantizeReport:
-    """Quantize a float model to 8 bits, write the QDQ model and its policy, and return the report.
+    """Quantize a float model to int8 weights and activations of 8 or 16 bits, write the QDQ model and its policy, and return the report.
 
     data:        a folder of samples or a .npz file (``calibration_samples``). samples: maximum number of them.
-    activations: ``uint8`` (asymmetric) or ``int8`` (symmetric). Weights are int8, per output channel with ``per_channel``.
+    activations: ``uint8`` or ``uint16`` (asymmetric), or ``int8`` (symmetric). 16 bits are for NPUs: engines on CPUs and GPUs compute
+                 their products in floats. Weights are int8, per output channel with ``per_channel``.
     method:      how ranges are chosen: ``minmax``, ``entropy`` or ``percentile``.
     smoothing:   share of an activation's range that moves into the weights after each layer norm, 0 to 1; None: 0.5 if the model has such norms.
+    gptq:        choose the codes of weights by the calibration data (GPTQ); otherwise the nearest ones.
     correct_biases: add the mean error that rounded weights make to the biases.
     max_error:   budget for the relative error of the outputs; the products that add most error stay in floats until it is met.
     exclude:     names of nodes that stay in floats.
@@ -84,7 +92,9 @@ def quantize(
     target = Path(output)
     with scratch("xpu-quantize-") as folder, _without_warnings():
         progress("preparing the model")
-        prepared = _prepared(tools, source.path, folder)
+        eight = per_channel and not activations.endswith("16")
+        path = _with_axes(tools, source.path, source.opsets, folder) if eight else source.path
+        prepared = _prepared(tools, path, folder)
         names = {n.name for n in prepared.graph.node}
         unknown = [n for n in exclude if n not in names]
         if unknown:
@@ -103,15 +113,24 @@ def quantize(
         plain = _showing(prepared, watched)
         progress("calibrating")
         ranges = _ranges(tools, prepared, feeds, method, activations, folder)
-        mean = means(plain, feeds, products) if correct_biases else {}
-        in_float, corrected = list(exclude), 0
+        ranges = with_headroom(prepared, ranges, wide=activations.endswith("16"))
+        mean = means(plain, feeds, products) if correct_biases or gptq else {}
+        in_float, corrected, rounded = list(exclude), 0, 0
+        paired = partial(_with_pairs, tools, ranges=ranges, activations=activations, per_channel=per_channel)
+        codes = {}
+        if gptq:
+            progress("choosing codes")
+            pairs = paired(prepared, in_float=in_float)
+            codes = weight_codes(plain, feeds, prepared, pairs, products, mean)
         floats = FloatValues(partial(_shown, plain), feeds, None if max_error is None else folder)
         for _ in range(_ROUNDS):
             progress(f"quantizing, {len(in_float)} nodes in floats")
-            quantized = _with_pairs(tools, prepared, ranges, activations, per_channel, in_float)
-            if mean:
+            quantized = paired(prepared, in_float=in_float)
+            rounded = store_codes(quantized, codes)
+            if mean and correct_biases:
                 model_of_pairs, corrected = with_corrected_biases(prepared, quantized, products, mean)
-                quantized = _with_pairs(tools, model_of_pairs, ranges, activations, per_channel, in_float)
+                quantized = paired(model_of_pairs, in_float=in_float)
+                rounded = store_codes(quantized, codes)
             measured = _names_in(quantized, products, watched)
             shown = _showing(quantized, list(measured.values()))
             errors = _errors(floats, shown, {n: n for n in outputs}, measured)
@@ -124,12 +143,23 @@ def quantize(
         _write(quantized, target)
     policy = target.with_suffix(".policy.yaml")
     _write_policy(policy, target.name)
-    return QuantizeReport(str(target), str(policy), len(feeds), error, max_error, nodes, smoothed, corrected)
+    return QuantizeReport(
+        str(target),
+        str(policy),
+        len(feeds),
+        error,
+        max_error,
+        nodes,
+        smoothed,
+        corrected,
+        rounded,
+        activations,
+    )
 
 
 def _check_options(activations: str, method: str, smoothing: float | None, max_error: float | None) -> None:
     for name, value, words in (
-        ("activations", activations, ("uint8", "int8")),
+        ("activations", activations, tuple(_ACTIVATIONS)),
         ("method", method, ("minmax", "entropy", "percentile")),
     ):
         if value not in words:
@@ -177,16 +207,37 @@ def _tools() -> _Tools:
 
 @contextmanager
 def _without_warnings() -> Iterator[None]:
-    """Silence the quantizer's advice to preprocess the model, which has been done."""
+    """Silence the quantizer's advice to preprocess the model, which has been done, and NumPy where sums overflow: such layers keep the nearest codes."""
     import logging
 
     logger = logging.getLogger()
     level = logger.level
     logger.setLevel(logging.ERROR)
     try:
-        yield
+        with np.errstate(over="ignore", invalid="ignore"):
+            yield
     finally:
         logger.setLevel(level)
+
+
+def _with_axes(tools: _Tools, path: Path, opsets: Mapping[str, int], folder: Path) -> Path:
+    """Return the model in an opset whose DequantizeLinear has an axis, which scales per output channel need."""
+    if opsets.get("", _AXIS_OPSET) >= _AXIS_OPSET:
+        return path
+    try:
+        from onnx import version_converter
+
+        model = version_converter.convert_version(tools.onnx.load(str(path)), _AXIS_OPSET)
+        result = folder / "converted.onnx"
+        _save(tools.onnx, model, result)
+    except Exception as error:  # the converter raises many types
+        raise ModelError(
+            "quantize",
+            f"scales per output channel need opset {_AXIS_OPSET}, and onnx cannot convert the model",
+            got=f"opset {opsets['']}: {str(error)[:200]}",
+            do=f"Export the model with opset {_AXIS_OPSET} or later, or use one scale per weight (--per-tensor).",
+        ) from error
+    return result
 
 
 def _prepared(tools: _Tools, path: Path, folder: Path) -> Any:
@@ -337,19 +388,18 @@ def _ranges(tools: _Tools, model: Any, feeds: Samples, method: str, activations:
 
 
 def _with_pairs(
-    tools: _Tools, model: Any, ranges: Any, activations: str, per_channel: bool, in_float: Sequence[str]
+    tools: _Tools, model: Any, *, ranges: Any, activations: str, per_channel: bool, in_float: Sequence[str]
 ) -> Any:
-    """Return a copy of the model with pairs around all nodes except those in ``kept``."""
+    """Return a copy of the model with pairs around all nodes except those in ``in_float``."""
     q = tools.quantization
     copy = tools.onnx.ModelProto()
     copy.CopyFrom(model)
-    kind = q.QuantType.QInt8 if activations == "int8" else q.QuantType.QUInt8
     quantizer = tools.quantizer(
         copy,
         per_channel,
         False,
         q.QuantType.QInt8,
-        kind,
+        q.QuantType[_ACTIVATIONS[activations]],
         ranges,
         [],
         list(in_float),

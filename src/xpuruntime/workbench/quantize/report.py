@@ -59,9 +59,11 @@ class QuantizeReport:
     """The result of ``quantize``.
 
     model, policy: paths of the files that were written. samples: number of calibration samples.
-    error:         relative error of all outputs over the samples, ``||quantized - float|| / ||float||``.
+    error:         relative error of all outputs over the calibration samples, ``||quantized - float|| / ||float||``. Ranges and codes are fitted to
+                   these samples, so the error of other inputs is larger.
     max_error:     the budget, or None. nodes: by added error, the largest first. smoothed: number of norms that take a part of their
                    weights' range. corrected: number of biases that take the mean error of their weights.
+    gptq:          number of weights whose codes GPTQ chose. activations: their type.
     """
 
     model: str
@@ -72,6 +74,8 @@ class QuantizeReport:
     nodes: tuple[NodeError, ...]
     smoothed: int = 0
     corrected: int = 0
+    gptq: int = 0
+    activations: str = "uint8"
 
     @property
     def ok(self) -> bool:
@@ -99,6 +103,8 @@ class QuantizeReport:
             "ok": self.ok,
             "smoothed": self.smoothed,
             "corrected": self.corrected,
+            "gptq": self.gptq,
+            "activations": self.activations,
             "worst": None if self.worst is None else self.worst.node,
             "nodes": [n.to_json() for n in self.nodes],
         }

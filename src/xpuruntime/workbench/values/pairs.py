@@ -66,7 +66,7 @@ def limits_of(
             return tolerance or 0.0
         kinds = (a.dtype.kind, b.dtype.kind)
         if all(k in "OUSTbiu" for k in kinds):  # codes of a quantized value may round to the neighbor
-            return TOLERANCE[DType.INT8] if quantized and a.dtype.itemsize == 1 and "b" not in kinds else 0.0
+            return TOLERANCE[DType.INT8] if quantized and a.dtype.itemsize <= 2 and "b" not in kinds else 0.0
         if tolerance is not None:
             return tolerance
         return max(

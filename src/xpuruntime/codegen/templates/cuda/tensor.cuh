@@ -127,5 +127,6 @@ __device__ __forceinline__ Quad load16(const void *from) {
     const uint4 v = *(const uint4 *)from;
     return Quad{{v.x, v.y, v.z, v.w}};
 }
+__device__ __forceinline__ void store16(void *to, const Quad &q) { *(uint4 *)to = make_uint4(q.x[0], q.x[1], q.x[2], q.x[3]); }
 
 }  // namespace tensor

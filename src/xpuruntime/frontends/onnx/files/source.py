@@ -15,7 +15,7 @@ from ..definitions import undeclared
 from ..proto import all_nodes, reads
 from .check import check_onnx
 from .external_data import tensors
-from .products import count_products
+from .products import count_products, count_wide_pairs
 
 __all__ = ["read_onnx", "sha256_files"]
 
@@ -24,15 +24,16 @@ def read_onnx(data: bytes, who: str, name: str, path: Path | None = None) -> Mod
     """Return the checked source of a serialized ModelProto. Raise ModelError (see ``open_model``)."""
     checked = check_onnx(data, who, name, path)
     proto, dtypes, external = checked.proto, checked.dtypes, checked.external
-    weights = {i.name for i in proto.graph.initializer} | {
-        i.values.name for i in proto.graph.sparse_initializer
+    weights = {i.name: i.data_type for i in proto.graph.initializer} | {
+        i.values.name: i.values.data_type for i in proto.graph.sparse_initializer
     }
     symbols = {
         d.dim_param for v in (*proto.graph.input, *proto.graph.output) for d in v.type.tensor_type.shape.dim
     }
     inputs = tuple(_spec(v, who, dtypes, symbols) for v in proto.graph.input if v.name not in weights)
     outputs = tuple(_spec(v, who, dtypes, symbols) for v in _with_types(proto))
-    products = count_products(tuple(all_nodes(proto.graph)), weights)
+    nodes = tuple(all_nodes(proto.graph))
+    products = count_products(nodes, weights)
     return ModelSource(
         name=checked.name,
         format="onnx",
@@ -57,6 +58,7 @@ def read_onnx(data: bytes, who: str, name: str, path: Path | None = None) -> Mod
         precision=_precision(proto, dtypes, inputs, outputs),
         quantized=_quantized(proto, dtypes, products),
         products=products,
+        wide_pairs=count_wide_pairs(nodes, weights),
         opsets=checked.opsets,
         functions=frozenset((f.domain, f.name) for f in proto.functions),
         files=(path, *external) if path else (),

@@ -3,7 +3,8 @@
 A task gathers the input windows of a block of pixels into its scratch and multiplies them by packed filters; a register tile of pixels by
 vectors of filters accumulates. Constant filters are packed at load. A 1x1 convolution is a plain GEMM that reads its input in place
 (``pointwise``), and so is one of one channel along one dim, whose windows overlap (``windows``). A transposed convolution with constant
-filters is several ordinary ones (``phases``). ``NaiveConv`` supports the remaining nodes.
+filters is several ordinary ones (``phases``). With few filters, vectors run along output positions instead (``pixels``). ``NaiveConv`` supports
+the remaining nodes.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from ..matmul.gemm import lower_product
 from ..tasks import LoopedTasks
 from .depthwise import CpuDepthwise
 from .phases import Phase, phases, repeated_bias
+from .pixels import PixelTiling, pack_stage, packed_filters, pixel_stage, pixel_tiling
 from .pointwise import pixels_apart, pointwise
 from .tiling import ConvTiling, tiling
 from .windows import lower_windows, window_product
@@ -105,6 +107,9 @@ class GeneratedConv(Kernel):
         if split_phases is not None:
             return _lower_phases(call, shape, split_phases, target)
         tile = tiling(shape, dtype, target)
+        by_pixels = pixel_tiling(shape, dtype, target, tile)
+        if by_pixels is not None:
+            return _lower_pixels(call, shape, by_pixels)
         temps, stages, filters = [], [], "in1"
         if not weight.is_weight:
             filters = "temp0"
@@ -120,6 +125,19 @@ def _sums(dtype: DType) -> str:
     return "float64" if dtype is DType.FLOAT64 else "float32"
 
 
+def _lower_pixels(call: NodeCall, shape: ConvShape, tile: PixelTiling) -> LoweredCall:
+    """Return one stage whose vectors run along output positions, after one that packs the filters if they are computed."""
+    dtype, weight = call.outputs[0].dtype, call.tensor(1)
+    if weight.is_weight:
+        packed = packed_filters(shape, tile, _filters(shape, tile.sums, weight.spec))
+        stage = pixel_stage(call, shape, tile, "in1", "conv")
+        return LoweredCall((stage,), weights={1: packed}, accumulates=_sums(dtype))
+    pack, size = pack_stage(shape, weight, tile, dtype)
+    return LoweredCall(
+        (pack, pixel_stage(call, shape, tile, "temp0", "conv")), (size,), accumulates=_sums(dtype)
+    )
+
+
 def _lower_phases(
     call: NodeCall, shape: ConvShape, split_phases: Sequence[Phase], target: CodegenTarget
 ) -> LoweredCall:
@@ -128,13 +146,20 @@ def _lower_phases(
     stages, weights, extra_weights = [], dict[int, Packed](), dict[str, tuple[int, Packed]]()
     for at, phase in enumerate(split_phases):
         tile = tiling(phase.shape, dtype, target)
-        packed = _packed(phase.shape, tile, phase.filters(shape, _DTYPES[tile.arithmetic], weight))
+        by_pixels = pixel_tiling(phase.shape, dtype, target, tile)
         filters = f"extra{at - 1}" if at else "in1"
+        if by_pixels is None:
+            packed = _packed(phase.shape, tile, phase.filters(shape, _DTYPES[tile.arithmetic], weight))
+            stages.append(_product_stage(call, phase.shape, tile, filters, phase))
+        else:
+            packed = packed_filters(phase.shape, by_pixels, phase.filters(shape, by_pixels.sums, weight))
+            stages.append(
+                pixel_stage(call, phase.shape, by_pixels, filters, "transposed_conv", (phase.y, phase.r))
+            )
         if at:
             extra_weights[filters] = (1, packed)
         else:
             weights[1] = packed
-        stages.append(_product_stage(call, phase.shape, tile, filters, phase))
     bias = repeated_bias(call, split_phases)
     if bias is not None:
         weights[2] = bias

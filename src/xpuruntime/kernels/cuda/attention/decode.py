@@ -19,7 +19,15 @@ from ...kernel import Kernel, LoweredCall, NodeCall, Stage
 from ...spec.attention import AttentionShape
 from ..heavy import TAGS, about, bytes_of, c_bool, constants, in_chunks, multiprocessors, shared_limit
 from ..launch import Argument, LaunchConfig, cuda_stage
-from .flash import LOG2E, arguments_of, head_offset_text, logit_text, padded_size, supported_halves
+from .flash import (
+    LOG2E,
+    arguments_of,
+    head_offset_text,
+    logit_text,
+    padded_size,
+    supported_halves,
+    wants_hopper,
+)
 
 __all__ = [
     "CLUSTER",
@@ -40,6 +48,9 @@ ROWS = 16
 
 _MAX_ROWS = 64
 """Maximum query rows of a key head; ``flash_v2`` computes more."""
+_MAX_ROWS_OF_CHUNK, _MAX_CHUNK, _MIN_CHUNK_KEYS = 128, 32, 512
+"""Their maximum for at most so many queries per head over at least so many keys, where ``flash_v2`` would have a block per SM at most: most of its rows
+are padding then, and its blocks do not share the keys."""
 WARPS = 4
 """Warps of a block without a cluster."""
 CLUSTER = 8
@@ -181,7 +192,7 @@ class FlashDecode(Kernel):
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
         """Return yes for float16 and bfloat16 with few queries per key head."""
-        return few_queries(call)
+        return few_queries(call, target)
 
     def lower(self, call: NodeCall, target: CodegenTarget) -> LoweredCall:
         """Lower the call to one stage."""
@@ -208,18 +219,26 @@ class FusedWork:
     parts: frozenset[str] = frozenset()
 
 
-def few_queries(call: NodeCall) -> Support:
+def few_queries(call: NodeCall, target: CodegenTarget) -> Support:
     """Return yes for attention in float16 or bfloat16 with few queries per key head."""
     answer = supported_halves(call)
     if not answer:
         return answer
     s = AttentionShape.of(call)
-    if not 0 < s.group * s.queries <= _MAX_ROWS:
+    limit = _MAX_ROWS_OF_CHUNK if _is_chunk(s, target) else _MAX_ROWS
+    if not 0 < s.group * s.queries <= limit:
         return Support.no(
             Reason.SHAPE_UNSUPPORTED,
-            f"at most {_MAX_ROWS} queries per key head are supported, got {s.group * s.queries}",
+            f"at most {limit} queries per key head are supported for {s.queries} queries of a head and {s.keys} keys, got {s.group * s.queries}",
         )
     return answer
+
+
+def _is_chunk(s: AttentionShape, target: CodegenTarget) -> bool:
+    """Return whether the queries are a short chunk over many keys, and ``flash_v2`` would use few SMs for them."""
+    blocks = s.batch * s.kv_heads * s.group
+    fills = blocks > multiprocessors(target) or wants_hopper(s, target)
+    return s.queries <= _MAX_CHUNK and s.keys >= _MIN_CHUNK_KEYS and not fills
 
 
 def lower_decode(

@@ -48,7 +48,7 @@ class RopeAttention(Kernel):
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
         """Return yes for attention of few queries, at most eight new tokens, and rows of contiguous elements."""
-        answer = few_queries(_attention_of(call))
+        answer = few_queries(_attention_of(call), target)
         if not answer:
             return answer
         new = sizes(call.tensor(1).spec)[2]

@@ -200,6 +200,8 @@ _MIN_SPLIT_BLOCKS = 16
 """Minimum query tiles that were measured to be faster with WGMMA and shared keys than on more SMs without it."""
 
 
+_MIN_MASKED_QUERIES = 16
+"""Queries above which it is the faster version where a mask is scanned: with 32 and 64 it takes at most 0.7 of the other's time (``attention_chunks.py``)."""
 _RESERVED_BYTES = 2048
 """Shared memory of a block for alignment and for what the driver reserves."""
 
@@ -210,12 +212,20 @@ def query_tiles(s: AttentionShape) -> int:
 
 
 def wants_hopper(s: AttentionShape, target: CodegenTarget) -> bool:
-    """Return whether the target has WGMMA and the query tiles give at least half of the SMs a block, or two blocks share each tile's keys."""
+    """Return whether the target has WGMMA and the query tiles give at least half of the SMs a block, or two blocks share each tile's keys.
+
+    Where two blocks share the keys and a mask is scanned, any number of tiles suffices: it skips keys that are masked for all queries of a tile.
+    """
     if not (isinstance(target, CudaTarget) and target.sm.wgmma):
         return False
     half = multiprocessors(target) / 2
-    fewest = min(half, _MIN_SPLIT_BLOCKS) if splits_keys(s, target) else half
-    return s.queries > 64 and padded_size(max(s.d, s.dv)) >= 64 and query_tiles(s) >= fewest
+    skips = splits_keys(s, target) and scans_mask(s)
+    fewest = 1 if skips else min(half, _MIN_SPLIT_BLOCKS) if splits_keys(s, target) else half
+    return (
+        s.queries > (_MIN_MASKED_QUERIES if skips else 64)
+        and padded_size(max(s.d, s.dv)) >= 64
+        and query_tiles(s) >= fewest
+    )
 
 
 def splits_keys(s: AttentionShape, target: CodegenTarget) -> bool:

@@ -126,6 +126,10 @@ EMULATOR_HERE Quad load16(const void *from) {
     memcpy(&q, from, 16);
     return q;
 }
+EMULATOR_HERE void store16(void *to, const Quad &q) {
+    host::aligned(to, 16, true);
+    memcpy(to, &q, 16);
+}
 static __forceinline__ Quad ld_streaming_16(const void *from) { return load16(from); }
 
 }  // namespace tensor
