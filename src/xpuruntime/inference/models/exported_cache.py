@@ -27,7 +27,12 @@ _log = logger("xpuruntime.session")
 
 
 def import_known(
-    model: Any, example_inputs: Any, dynamic_shapes: Any, store: Store, max_rows: int = MAX_ROWS, draws: bool = True
+    model: Any,
+    example_inputs: Any,
+    dynamic_shapes: Any,
+    store: Store,
+    max_rows: int = MAX_ROWS,
+    draws: bool = True,
 ) -> TorchImport:
     """Return ``import_torch``; for an export that was imported before, return the graph from its store record. Raises as ``import_torch``.
 

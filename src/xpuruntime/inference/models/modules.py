@@ -34,7 +34,12 @@ _MOST_PIECES = 256
 
 
 def open_any(
-    model: Any, example_inputs: Any, dynamic_shapes: Any, store: Store, max_rows: int = MAX_ROWS, draws: bool = True
+    model: Any,
+    example_inputs: Any,
+    dynamic_shapes: Any,
+    store: Store,
+    max_rows: int = MAX_ROWS,
+    draws: bool = True,
 ) -> ModelSource:
     """Open a model, an ``nn.Module`` (traced with example inputs) or a ``torch.export.ExportedProgram``. Files use their store records.
 
