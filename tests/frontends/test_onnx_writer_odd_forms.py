@@ -15,6 +15,7 @@ from xpuruntime import ir  # noqa: E402
 from xpuruntime.frontends.onnx import import_onnx  # noqa: E402
 from xpuruntime.frontends.onnx_writer import to_onnx  # noqa: E402
 from xpuruntime.ir import interp  # noqa: E402
+from xpuruntime.types import dim  # noqa: E402
 
 R = np.random.default_rng(4)
 ODD = np.array([0.0, -0.0, 1, -1, math.inf, -math.inf, math.nan, 3], np.float32)
@@ -29,8 +30,8 @@ def on_both(op: str, *operands: Any, outputs: int = 1, **attrs: Any) -> list[Any
     """Compare ONNX Runtime with the interpreter, and return ONNX Runtime's results."""
     b = ir.GraphBuilder("g")
     names = [b.input(f"x{i}", f"{v.dtype}{[*v.shape]}") for i, v in enumerate(operands)]
-    results = b.call(op, *names, **attrs)
-    for i, name in enumerate([results] if isinstance(results, str) else results[:outputs]):
+    results = b.call(op, *names, outputs=outputs, **attrs)
+    for i, name in enumerate([results] if isinstance(results, str) else results):
         b.output(f"y{i}", name)
     graph, feeds = b.build(), {f"x{i}": v for i, v in enumerate(operands)}
     proto = to_onnx(graph).SerializeToString()
@@ -157,3 +158,71 @@ def test_fake_quantize(zero: type) -> None:
         "fake_quantize", x, np.float32([0.5, 1, 0.25, 2]), np.array([1, 0, 3, -5], zero), axis=1, **limits
     )
     on_both("fake_quantize", x, np.array(0.5, np.float32), np.array(1, zero), **limits)
+
+
+@pytest.mark.parametrize("shape", [(0, 2), (2, 0), (0, 0), (1, 2), (3, 2)])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+def test_mean_and_variance_of_few_rows(shape: tuple[int, int], dtype: str) -> None:
+    """ReduceMean of ONNX Runtime 1.31 gives 0 for no row."""
+    x = values(*shape).astype(dtype)
+    for axes in ([0], [0, 1]):
+        (y,) = on_both("mean", x, dim=axes)
+        assert np.isnan(y).any() == (y.size > 0 and 0 in [shape[d] for d in axes])
+        for correction in (0.0, 1.0, 2.0):
+            if dtype != "float16":
+                on_both("var", x, dim=axes, correction=correction, keepdim=True)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(0, 3), (1, 3), (4, 3), (2, 0)])
+def test_mean_and_variance_of_symbolic_sizes(rows: int, columns: int) -> None:
+    b = ir.GraphBuilder("g")
+    x = b.input("x", "float32[rows, columns]")
+    for i, axes in enumerate(([0], [1], [0, 1])):
+        b.output(f"mean{i}", b.mean(x, dim=axes))
+        b.output(f"var{i}", b.var(x, dim=axes, correction=1.0, keepdim=True))
+    graph, feeds = b.build(), {"x": values(rows, columns)}
+    session = ort.InferenceSession(to_onnx(graph).SerializeToString(), providers=["CPUExecutionProvider"])
+    for got, want in zip(session.run(None, feeds), interp.run(graph, feeds).values(), strict=True):
+        np.testing.assert_allclose(got, want, rtol=2e-6, atol=1e-6)
+
+
+def test_mean_of_more_halves_than_the_type_can_count() -> None:
+    b = ir.GraphBuilder("g")
+    b.output("y", b.mean(b.input("x", "float16[rows]"), dim=[0]))
+    session = ort.InferenceSession(to_onnx(b.build()).SerializeToString(), providers=["CPUExecutionProvider"])
+    (y,) = session.run(None, {"x": np.full(70_000, 0.5, np.float16)})
+    assert y == 0.5
+
+
+@pytest.mark.parametrize("batch", [(2, 3), (3,)])
+@pytest.mark.parametrize("sizes", [((7,), (4,)), ((5, 7), (2, 3)), ((6, 6), (2, 3)), ((4, 3, 5), (3, 1, 2))])
+def test_places_of_adaptive_maxima(
+    batch: tuple[int, ...], sizes: tuple[tuple[int, ...], tuple[int, ...]]
+) -> None:
+    space, out = sizes
+    x = values(*batch, *space)
+    on_both("adaptive_max_pool", x, outputs=2, output_size=list(out))
+    x[x < -0.7], x[x > 0.7] = LESS, math.nan
+    on_both("adaptive_max_pool", x, outputs=2, output_size=list(out))
+    on_both("adaptive_max_pool", np.full_like(x, LESS), outputs=2, output_size=list(out))
+
+
+@pytest.mark.parametrize("op", ["max_pool", "avg_pool"])
+def test_pools_of_one_image(op: str) -> None:
+    window = {"kernel_size": [3, 2], "stride": [2, 2], "padding": [1, 0], "dilation": [1, 1]}
+    on_both(op, values(3, 7, 6), outputs=2 if op == "max_pool" else 1, **window)
+    on_both("adaptive_avg_pool", values(3, 7, 6), output_size=[2, 4])
+
+
+@pytest.mark.parametrize("repeats", [[2, 0, 3], [0, 0], [], [1]])
+@pytest.mark.parametrize("dtype", ["int64", "int32"])
+def test_indices_of_repeats(repeats: list[int], dtype: str) -> None:
+    b = ir.GraphBuilder("g")
+    b.output("y", b.repeat_interleave(b.input("x", f"{dtype}[{len(repeats)}]"), count=dim("n")))
+    graph, feeds = b.build(), {"x": np.array(repeats, dtype)}
+    session = ort.InferenceSession(to_onnx(graph).SerializeToString(), providers=["CPUExecutionProvider"])
+    (got,), want = session.run(None, feeds), interp.run(graph, feeds)["y"]
+    assert (got.dtype, got.tolist()) == (want.dtype, want.tolist())
+    if len(repeats) > 1:
+        with pytest.raises(ort.capi.onnxruntime_pybind11_state.InvalidArgument, match="out of data bounds"):
+            session.run(None, {"x": np.array([-1, *repeats[1:]], dtype)})

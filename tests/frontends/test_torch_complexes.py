@@ -216,9 +216,60 @@ def test_a_quotient_neither_overflows_nor_hides_a_zero() -> None:
 
 def test_a_pair_that_leaves_is_one_complex_tensor() -> None:
     graph, _ = import_torch(OfFunction(torch.polar).eval(), (draw(3), draw(3, seed=1)))
-    assert opaque(graph) == [
-        "complex: a complex tensor is an output or reaches an op that takes real tensors only; torch.view_as_real gives its parts"
-    ]
+    assert opaque(graph) == ["complex: tensor 'polar' is complex64[3] and is an output"]
     (node,) = (n for n in graph if n.op == "opaque")
     assert node.outputs[0].spec is not None
     assert node.outputs[0].spec.dtype.is_complex
+
+
+@pytest.mark.parametrize("order", [2, 1, 3, 0, inf, -inf])
+@pytest.mark.parametrize("dim", [None, 1, (0, 1)])
+def test_norms_of_complex_tensors(order: float, dim: Any) -> None:
+    def norm(x: Any, y: Any) -> Any:
+        return torch.linalg.vector_norm(torch.complex(x, y), order, dim, keepdim=dim is not None)
+
+    x, y = draw(3, 5), draw(3, 5, seed=1)
+    large = torch.full((3, 5), 2e38)
+    graph = same(norm, x, y, others=[(x * 0, y * 0)])
+    odd = x.clone()
+    odd[0, 0], odd[1, 2] = nan, inf
+    if order == 2:
+        (got,) = interp.run(graph, feeds_of(graph, (odd, y))).values()
+        np.testing.assert_allclose(got, norm(odd, y), rtol=1e-6)
+    if order in (inf, -inf):
+        same(norm, large, large / 4)
+
+
+def test_logarithms_signs_and_tests_of_complex_tensors() -> None:
+    x, y = draw(3, 5), draw(3, 5, seed=1)
+    x[0, 0] = y[0, 0] = 0
+    odd, other = x.clone(), y.clone()
+    odd[0, 1], odd[1, 1], other[2, 2], other[2, 3] = nan, inf, nan, -inf
+    for function in (torch.isnan, torch.isinf, torch.isfinite):
+        same(lambda x, y, f=function: f(torch.complex(x, y)), x, y, others=[(odd, other)])
+    same(lambda x, y: torch.view_as_real(torch.complex(x, y).sgn()), x, y)
+    same(lambda x, y: torch.view_as_real(torch.complex(x + 3, y).log()), x, y)
+
+
+@pytest.mark.parametrize("engine", ["native", "onnx"])
+def test_refusals_of_complex_tensors_name_them(engine: str) -> None:
+    def opened(function: Any, x: Any) -> None:
+        module = OfFunction(function).eval()
+        if engine == "onnx":
+            pytest.importorskip("onnx")
+            xrt.export_onnx(module, (x,))
+        else:
+            xrt.InferenceSession(module, example_inputs=(x,), engine="native")
+
+    z = torch.complex(draw(3, 4), draw(3, 4, seed=1))
+    takes = "ONNX's operators take" if engine == "onnx" else "native programs have"
+    with pytest.raises(xrt.XpuError, match=rf"{takes} real tensors only.*Pass torch.view_as_real") as error:
+        opened(lambda x: x.abs(), z)
+    assert "complex64[3, 4]" in str(error.value)
+    assert "'x0'" in str(error.value) or "'x'" in str(error.value) or "args_0" in str(error.value)
+    with pytest.raises(
+        xrt.XpuError, match=rf"complex64\[3, 4\] and is an output, and {takes}.*torch.view_as_real"
+    ):
+        opened(torch.fft.fft, z.real.contiguous())
+    with pytest.raises(xrt.XpuError, match="is an operand of sqrt, which is supported for real tensors only"):
+        opened(lambda x: torch.fft.fft(x).sqrt().abs(), z.real.contiguous())

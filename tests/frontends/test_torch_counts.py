@@ -160,3 +160,61 @@ def test_filled_diagonals_on_the_native_engine() -> None:
     with open_session(filled, x, engine="native") as session:
         (got,) = session.run([x]).values()
         torch.testing.assert_close(got, filled(x))
+
+
+@pytest.mark.parametrize("dtype", ["int64", "int32"])
+def test_repeats_that_a_tensor_counts(dtype: str) -> None:
+    x, repeats = torch.randn(3, 2), torch.tensor([2, 0, 3], dtype=getattr(torch, dtype))
+
+    def of_unknown_number(x: Any, r: Any) -> Any:
+        return x.repeat_interleave(r, 0)
+
+    def of_known_number(x: Any, r: Any) -> Any:
+        return x.repeat_interleave(r, 0, output_size=5)
+
+    unknown = compare(of_unknown_number, (x, repeats), (x, repeats.flip(0) * 2), (x, repeats * 0))
+    assert "repeat_interleave" in [n.op for n in unknown]
+    known = compare(of_known_number, (x, repeats), (x, repeats.flip(0)))
+    assert "repeat_interleave" not in [n.op for n in known]
+    compare(lambda r: torch.repeat_interleave(r), (repeats,))
+    compare(lambda r: torch.repeat_interleave(r), (repeats[:0],))
+    compare(lambda x, r: x.repeat_interleave(r, 1), (x, repeats[:1]))
+    with open_session(of_known_number, x, repeats, engine="native") as session:
+        assert [r.engine for r in session.plan.regions] == ["native"]
+        assert torch.equal(next(iter(session.run([x, repeats]).values())), of_known_number(x, repeats))
+        # PyTorch refuses these, too.
+        for wrong in (repeats + 1, repeats * 0, repeats - 1, repeats.clamp(max=2), repeats + repeats % 2):
+            with pytest.raises(xrt.XpuError, match="outside a dim of"):
+                session.run([x, wrong])
+
+
+@pytest.mark.parametrize("accumulate", [False, True])
+def test_put(accumulate: bool) -> None:
+    x, source = torch.randn(3, 5), torch.tensor([[9.0, nan], [8.0, -1.0]])
+    place = torch.tensor([[1, -1], [7, 0]])
+    compare(lambda x, i, s: x.put(i, s, accumulate), (x, place, source), (x, place.flip(0), source))
+    compare(lambda x, i, s: x.put(i, s, accumulate), (x, place[:0], source[:0]))
+    if accumulate:
+        compare(lambda x, i, s: x.put(i, s, True), (x, place * 0, source.nan_to_num()))
+
+
+def test_writes_through_a_mask_behind_other_dims() -> None:
+    x = torch.randn(2, 3, 4, 5)
+    one, two = torch.tensor([True, False, True]), torch.rand(3, 4) > 0.5
+
+    def write(x: Any, mask: Any, value: Any) -> Any:
+        y = x.clone()
+        y[:, mask] = value
+        return y
+
+    def add(x: Any, mask: Any, value: Any) -> Any:
+        return torch.ops.aten.index_put(x, [None, mask], value, True)
+
+    count = int(two.sum())
+    for function in (write, add):
+        for mask, shapes in (
+            (one, [(), (5,), (4, 5), (2, 4, 5), (4, 1), (1, 4, 5), (2, 1, 4, 5), (1, 2, 4, 5), (2, 2, 4, 5)]),
+            (two, [(), (5,), (count, 5), (2, count, 5), (1, count, 1), (2, 1, 5)]),
+        ):
+            for shape in shapes:
+                compare(function, (x, mask, torch.randn(shape)))

@@ -72,5 +72,5 @@ def test_factorizations_keep_pytorch_s_check(function: Any) -> None:
     matrix = torch.tensor([[4.0, 1.0], [1.0, 3.0]])
     with xrt.InferenceSession(Solved(), example_inputs=matrix, device="cpu") as session:
         torch.testing.assert_close(session.run([matrix])["output"], Solved()(matrix))
-        with pytest.raises(xrt.XpuError, match=r"PyTorch failed while running"):
+        with pytest.raises(xrt.XpuError, match=r"a matrix is (singular|not positive definite)"):
             session.run([torch.zeros(2, 2)])

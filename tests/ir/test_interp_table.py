@@ -30,7 +30,15 @@ UNREAD = {
     **{op: {"dtype"} for op in ("rand", "randn", "bernoulli", "multinomial", "dequantize_linear", "eye")},
     **{
         op: {"count"}
-        for op in ("nonzero", "masked_select", "compress", "unique", "bincount", "non_max_suppression")
+        for op in (
+            "nonzero",
+            "masked_select",
+            "compress",
+            "unique",
+            "bincount",
+            "repeat_interleave",
+            "non_max_suppression",
+        )
     },
     "cond": {"sizes"},
     "loop": {"sizes"},

@@ -269,6 +269,6 @@ def test_what_draws_is_refused() -> None:
     c.add("rand", size=[3])
     c.add("dropout", c.array(3), p=0.5)
     assert [reason for _, reason in check_cases(c)] == [
-        f"{op} draws random numbers; generated kernels have no random number generator"
+        f"{op} draws random numbers in a branch or a loop, or without the pass expand_random"
         for op in ("rand", "dropout")
     ]

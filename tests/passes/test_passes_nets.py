@@ -112,9 +112,9 @@ def test_words_for_passes() -> None:
         (True, "[passes] a level is a number from 0 to 3; got True."),
         (
             "fuse_con",
-            "[pass 'fuse_con'] does not exist. Did you mean 'fuse_conv'? Known ones: inline_control, fuse_quantized, ",
+            "[pass 'fuse_con'] does not exist. Did you mean 'fuse_conv'? Known ones: inline_control, expand_random, ",
         ),
-        ("-nothing", "[pass 'nothing'] does not exist. Known ones: inline_control, fuse_quantized, "),
+        ("-nothing", "[pass 'nothing'] does not exist. Known ones: inline_control, expand_random, "),
         (
             "basic,all",
             "[passes] takes at most one level; got basic, all. Give the highest one; each includes the lower ones.",

@@ -187,7 +187,8 @@ def _compile(
         _take(subject, entry)
         context = by_phase[phases[name]].context()
         optimized = run_passes(entry, rewrites, context=context, watch=_watched(watch))
-        optimize = functools.partial(run_passes, which=rewrites, context=context)
+        inside = [r for r in rewrites if r != "expand_random"]  # a body has no states
+        optimize = functools.partial(run_passes, which=inside, context=context)
         graphs[name] = with_entries(optimized, optimize, phases[name], bodies)
         phases |= dict.fromkeys(bodies.keys() - phases.keys(), phases[name])
     graphs |= bodies

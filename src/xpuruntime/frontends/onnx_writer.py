@@ -19,12 +19,14 @@ import numpy as np
 
 from ..errors import IrError, ModelError
 from ..ir import Graph, Node, Weight, inline_fused
+from ..ir.extensions import is_complex_tensor, unexported_draw
 from ..ir.ops.control import CONTROL, bodies_of
 from ..protocols import Array
 from ..storage.store import write_atomic
 from ..types import DType, TensorSpec
 from .onnx.exporters import EXPORTERS, MIN_OPSETS, NodeExport, OnnxGraphBuilder
 from .onnx.exporters.control import write_control
+from .onnx.exporters.dense import with_loops
 from .onnx.opaque import CAPTURES, decode
 from .onnx.proto import dtype_table, sub_graphs
 from .onnx.types import OnnxTypes
@@ -64,7 +66,15 @@ def to_onnx(graph: Graph, weights: WeightSource | None = None, *, opset: int | N
             "has states, which ONNX does not support",
             do="Make them inputs and outputs.",
         )
-    graph = inline_fused(graph)
+    for value in graph.inputs:
+        if value.spec is not None and value.spec.dtype.is_complex:
+            raise IrError(
+                f"input {value.name!r}",
+                "is complex, and ONNX's operators take real tensors only",
+                got=value.spec,
+                do="Pass torch.view_as_real(x) and call torch.view_as_complex(x) in the module.",
+            )
+    graph = with_loops(inline_fused(graph))
     version = _opset(graph, onnx) if opset is None else opset
     types = OnnxTypes(dtype_table(onnx), set(graph.symbols))
     builder = OnnxGraphBuilder(graph, version, types.numbers)
@@ -104,6 +114,14 @@ def _write(builder: OnnxGraphBuilder, node: Node) -> None:
             nothing = np.zeros([int(d) for d in value.spec.shape], value.spec.dtype.numpy)  # type: ignore[arg-type]
             builder.add("Identity", [builder.constant(nothing)], [value.name])
         return
+    if draw := unexported_draw(node):
+        raise IrError(
+            f"{node.op} %{node.name}",
+            "draws random numbers, which ONNX Runtime does not draw independently of those of other nodes",
+            got=f"{draw}{_line_of(node)}",
+            do="Draw outside of the model and give the numbers as an input"
+            + ("." if node.op in CONTROL else ", or run it natively (engine='native')."),
+        )
     if node.op == "opaque":
         _write_opaque(builder, node, label)
         return
@@ -135,6 +153,12 @@ def _write_opaque(builder: OnnxGraphBuilder, node: Node, label: str) -> None:
     from onnx import helper
 
     domain, op, attributes = node.attrs["domain"], node.attrs["op_type"], node.attrs["attributes"]
+    if is_complex_tensor(node):
+        raise IrError(
+            f"node %{node.name}",
+            f"{node.attrs['reason']}, and ONNX's operators take real tensors only{_line_of(node)}",
+            do="Use torch.view_as_real of the tensor.",
+        )
     if domain in ("aten", "torch"):  # torch: control flow, whose bodies are no nodes
         raise IrError(
             f"opaque {op} %{node.name}",

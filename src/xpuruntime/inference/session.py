@@ -17,6 +17,7 @@ from ..decisions import Reason
 from ..errors import EngineUnavailable, InputError, PolicyError, StrictError
 from ..fault_reports import report_folders, reports_into
 from ..faults import contained
+from ..frontends.dense_rows import AUTOMATIC_ROWS, MAX_ROWS
 from ..ir.shapes.bounds import Bounds, bounds_of
 from ..policies import ExecutionPolicy, KernelPolicy, Policy
 from ..printable import logger
@@ -166,7 +167,9 @@ class InferenceSession:
             reports_into(*report_folders(store)),
             shown(f"opening {subject}", subject, on_progress),
         ):
-            self._model = open_any(model, example_inputs, dynamic_shapes, used)
+            # A part that PyTorch computes faster stays PyTorch's operator.
+            rows = AUTOMATIC_ROWS if request.divides_modules else MAX_ROWS
+            self._model = open_any(model, example_inputs, dynamic_shapes, used, rows, request.names_native)
             if opened is not None and (changes := opened.validate(self._model, request)):
                 from .lock_checks.programs import changes_text
 

@@ -32,6 +32,7 @@ from . import (
     einsum_products,
     expand_on_weights,
     expand_quantize,
+    expand_random,
     fold_batch_norm,
     fold_constants,
     fuse_conv,
@@ -100,6 +101,7 @@ def _laid_out(graph: Graph, context: PassContext | None) -> Graph:
 # fmt: off
 PASSES: tuple[GraphPass, ...] = (
     GraphPass("inline_control", "replace branches with constant conditions and short loops by their nodes", inline_control.run, BASIC),
+    GraphPass("expand_random", "write random ops as arithmetic on random bits of a seed and the run's number", expand_random.run, BASIC),
     GraphPass("fuse_quantized", "compute products between DequantizeLinear and QuantizeLinear in integers", fuse_quantized.run, BASIC),
     GraphPass("expand_quantize", "write quantize_linear and dequantize_linear of 8-bit codes as elementwise ops", expand_quantize.run, EXTENDED),
     GraphPass("fold_constants", "replace nodes that read only constants by constants", fold_constants.run, BASIC),

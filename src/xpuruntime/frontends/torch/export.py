@@ -60,6 +60,16 @@ _REASONS = (
     ),
     ("GuardOnDataDependent", "branches on the content of a tensor", _CONTROL_FLOW),
     (
+        "aten.linalg_lstsq",
+        "has a least-squares problem, which torch.export does not support",
+        "Solve the normal equations: torch.linalg.solve(a.mT @ a, a.mT @ b).",
+    ),
+    (
+        "Pending unbacked symbols",
+        "has a size that depends on the content of a tensor and that no result has",
+        "If an index has a mask and other indices, write the mask as indices: x[mask.nonzero()[:, 0], i].",
+    ),
+    (
         "Constraints violated",
         "does not allow the requested dynamic shapes",
         "Use the torch.export.Dim that PyTorch suggests, or omit that dim.",

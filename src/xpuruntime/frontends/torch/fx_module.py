@@ -11,6 +11,7 @@ from ...errors import ModelError
 from ...ir import Graph
 from ...types import TensorSpec
 from ..builder import ImportBuilder
+from ..dense_rows import AUTOMATIC_ROWS
 from ..not_lowered import NotLowered
 from .dims import SymbolNames, spec_of
 from .lower import AtenLowering
@@ -43,7 +44,7 @@ def import_fx(module: Any, name: str, orders: Mapping[str, Sequence[int]] = Mapp
     nodes = list(module.graph.nodes)
     builder = ImportBuilder(name, {n.name for n in nodes})
     symbols = SymbolNames()
-    lowering = AtenLowering(builder, symbols)
+    lowering = AtenLowering(builder, symbols, AUTOMATIC_ROWS)
     who = f"FX graph {name!r}"
     for node in nodes:
         if node.op == "placeholder":
@@ -68,7 +69,7 @@ def import_fx(module: Any, name: str, orders: Mapping[str, Sequence[int]] = Mapp
     lowering.nodes(nodes)
     (out,) = (n for n in nodes if n.op == "output")
     for i, result in enumerate(r for r in as_list(out.args[0]) if hasattr(r, "op")):
-        value = lowering.as_complex(lowering.values[result])
+        value = lowering.as_complex(lowering.values[result], "an output")
         if not isinstance(value, TensorRef):
             raise ModelError(
                 who,

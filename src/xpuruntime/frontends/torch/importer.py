@@ -21,8 +21,10 @@ from typing import Any, NamedTuple
 from ...errors import ModelError
 from ...faults import contained
 from ...ir import Graph, save_weights
+from ...ir.extensions import ATEN, EXPORTED_DRAWS, PYTORCH_DRAWS, draws_numbers
 from ...progress import step
 from ...protocols import Array
+from ..dense_rows import MAX_ROWS
 from .checkpoints import saved_names
 from .decompose import decomposed, refuse_extra_dims
 from .export import error_source, exported, find_torch, shapes_by_argument
@@ -57,16 +59,22 @@ class ExportedModel(NamedTuple):
     dynamic_shapes: Mapping[str, Any]
 
     @contained("extract_ir", kind=ModelError)
-    def imported(self) -> TorchImport:
-        """Decompose and lower it. Raises ModelError."""
+    def imported(self, max_rows: int = MAX_ROWS, draws: bool = True) -> TorchImport:
+        """Decompose and lower it, with systems and factorizations of at most ``max_rows`` rows. Raises ModelError.
+
+        draws: False leaves ``PYTORCH_DRAWS`` to PyTorch, as opaque nodes; every draw if PyTorch computes a part of the model anyway.
+        """
         who = error_source(self.name)
         step("importing PyTorch's export")
-        keep = set(TABLE)
+        keep, left = set(TABLE), frozenset() if draws else PYTORCH_DRAWS
         while True:
             program = decomposed(self.program, keep, who)
-            attempt = ProgramImport(program, self.name, self.dynamic_shapes, self.saved)
+            attempt = ProgramImport(program, self.name, self.dynamic_shapes, self.saved, max_rows, left)
             graph = attempt.graph(who)
             refused = attempt.lowering.refused & keep
+            if not refused and left is PYTORCH_DRAWS and _draws_beside_pytorch(graph):
+                left = PYTORCH_DRAWS | EXPORTED_DRAWS
+                continue
             if not refused:
                 return TorchImport(graph, TorchWeights(attempt.tensors))
             if "lstm.input" in refused:
@@ -190,6 +198,12 @@ def save_ir(graph: Graph, weights: Mapping[str, Array], path: str | os.PathLike[
     saved = graph.replace(weights=refs)
     saved.save(path)
     return saved
+
+
+def _draws_beside_pytorch(graph: Graph) -> bool:
+    """Return True if the graph has random ops and also nodes that PyTorch computes."""
+    opaque = any(n.op == "opaque" and n.attrs["domain"] in ATEN for n in graph.nodes)
+    return opaque and any(map(draws_numbers, graph.nodes))
 
 
 def _name_of(model: Any) -> str:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from ...errors import IrError
 from ...faults import is_fault, recorded
 from ...ir import Value, find_op
+from ...ir.extensions import CONTROL_OPERATORS, draws_numbers
 from ...types import Dim, DimLike, DType, TensorSpec
 from ..builder import ImportBuilder
+from ..dense_rows import MAX_ROWS
 from ..not_lowered import NotLowered
 from .constants import ConstantEvaluator
+from .control import CONTROL
 from .dims import SymbolNames, dtype_of, same_spec, spec_of
 from .names import source_of
 from .nodes import as_list, attribute, default, dense, has_extra_dim, has_readers, is_number, op_name
@@ -30,8 +33,6 @@ from .ops import (
 
 __all__ = ["AtenLowering", "UnknownNumber"]
 
-_CONTROL_FLOW = ("cond", "while_loop", "map_impl", "scan", "associative_scan")
-
 
 class UnknownNumber:
     """A number that depends on a tensor's content. A node that reads it is not lowered."""
@@ -45,11 +46,15 @@ class AtenLowering:
 
     values:    FX node -> TensorRef, a list of them, a dim or another plain value.
     evaluator: evaluates nodes that depend on constants alone.
+    max_rows:  maximum rows of a system or factorization (``dense_rows``).
     refused:   ATen names whose lowering rejected a call, so that PyTorch may decompose them instead.
+    draws:     ATen names whose random numbers PyTorch draws: such nodes become opaque.
     """
 
-    def __init__(self, b: ImportBuilder, symbols: SymbolNames) -> None:
-        self.b, self.symbols = b, symbols
+    def __init__(
+        self, b: ImportBuilder, symbols: SymbolNames, max_rows: int = MAX_ROWS, draws: Container[str] = ()
+    ) -> None:
+        self.b, self.symbols, self.max_rows, self.draws = b, symbols, max_rows, draws
         self.values: dict[Any, Any] = {}
         self.evaluator = ConstantEvaluator()
         self.refused: set[str] = set()
@@ -126,11 +131,15 @@ class AtenLowering:
             self._opaque(node, domain, op, reason)
 
     def _lower(self, node: Any, domain: str, op: str) -> list[str | ComplexPair | None]:
+        if op in CONTROL and domain != "aten":
+            return self._control(node, op)
         name = op if domain == "aten" else f"{domain}::{op}"
         lower: Any = PAIR_CREATORS.get(name) or TABLE.get(name)
         if lower is None and domain != "aten":
             raise NotLowered(
-                "control flow" if op in _CONTROL_FLOW else f"the op is of the library {domain or 'torch'!r}"
+                "control flow"
+                if op in CONTROL_OPERATORS
+                else f"the op is of the library {domain or 'torch'!r}"
             )
         if lower is None and name not in PAIR_LOWERINGS:
             raise NotLowered("the op is not in the table of ATen ops")
@@ -140,10 +149,18 @@ class AtenLowering:
         if lower is None:
             raise NotLowered("the op is not supported for complex numbers")
         context = AtenLoweringContext(
-            self.b, op, arguments, self._specs(node), lambda i: has_readers(node, i), dense(node)
+            self.b,
+            op,
+            arguments,
+            self._specs(node),
+            lambda i: has_readers(node, i),
+            dense(node),
+            self.max_rows,
         )
         mark = len(self.b.nodes)
         outputs = lower(context)
+        if name in self.draws and any(map(draws_numbers, self.b.nodes[mark:])):
+            raise NotLowered("it draws random numbers, which PyTorch's seed decides")
         self._learn_symbols(mark)
         for argument, value in context.args.items():
             if (
@@ -159,6 +176,13 @@ class AtenLowering:
         torch_specs = self._specs(node)
         for i, value in enumerate(results):
             self._checked(node, i, value, torch_specs[i] if i < len(torch_specs) else None)
+        return results
+
+    def _control(self, node: Any, op: str) -> list[str | ComplexPair | None]:
+        """Lower a branch or a loop, whose bodies are graphs of their own."""
+        results: list[str | ComplexPair | None] = list(CONTROL[op](self, node))
+        for i, (value, torch_spec) in enumerate(zip(results, self._specs(node), strict=True)):
+            self._checked(node, i, value, torch_spec)
         return results
 
     def _fix_sizes(self, node: Any, results: Sequence[str | ComplexPair | None]) -> None:
@@ -322,18 +346,21 @@ class AtenLowering:
 
     def _opaque_arguments(self, node: Any) -> dict[str, Any]:
         """Return arguments by name; without a schema, or with an unsupported argument, the tensors alone."""
+        use = f"an operand of {op_name(node.target)[0]}, which is supported for real tensors only"
         try:
             if hasattr(node.target, "_schema"):
-                return {name: self.as_complex(value) for name, value in self._arguments(node).items()}
+                return {name: self.as_complex(value, use) for name, value in self._arguments(node).items()}
         except NotLowered:
             pass
         flat = [self.values.get(a) for a in node.all_input_nodes]
-        return {f"operand_{i}": self.as_complex(v) for i, v in enumerate(flat) if isinstance(v, TensorRef)}
+        return {
+            f"operand_{i}": self.as_complex(v, use) for i, v in enumerate(flat) if isinstance(v, TensorRef)
+        }
 
-    def as_complex(self, value: Any) -> Any:
-        """Return the value with each complex pair as one complex tensor, which PyTorch creates."""
+    def as_complex(self, value: Any, use: str) -> Any:
+        """Return the value with each complex pair as one complex tensor, which PyTorch creates. use: what reads it, for messages."""
         if isinstance(value, list):
-            return [self.as_complex(v) for v in value]
+            return [self.as_complex(v, use) for v in value]
         if not isinstance(value, ComplexPair):
             return value
         part = self.b.spec(value.value)
@@ -342,7 +369,7 @@ class AtenLowering:
             "complex",
             [value.value, value.imaginary],
             [(self.b.fresh(f"{value.value}.complex"), spec)],
-            reason="a complex tensor is an output or reaches an op that takes real tensors only; torch.view_as_real gives its parts",
+            reason=f"tensor {value.value!r} is {spec} and is {use}",
             domain="aten",
             attributes={"real": "%0", "imag": "%1"},
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -10,6 +10,7 @@ from ...errors import ModelError
 from ...ir import MAX_CONST_ELEMENTS, Graph, Weight
 from ...types import Dim
 from ..builder import ImportBuilder
+from ..dense_rows import MAX_ROWS
 from ..not_lowered import NotLowered
 from .dims import SymbolNames, spec_of
 from .export import find_torch
@@ -33,12 +34,14 @@ class ProgramImport:
         name: str,
         dynamic_shapes: Mapping[str, Any],
         saved: Mapping[str, str] = MappingProxyType({}),
+        max_rows: int = MAX_ROWS,
+        draws: Container[str] = (),
     ) -> None:
         self.program, self.shapes, self.saved = program, dynamic_shapes, saved
         self.nodes = list(program.graph.nodes)
         self.b = ImportBuilder(name, {n.name for n in self.nodes})
         self.symbols = SymbolNames()
-        self.lowering = AtenLowering(self.b, self.symbols)
+        self.lowering = AtenLowering(self.b, self.symbols, max_rows, draws)
         self.tensors: dict[str, Any] = {}
         self.states: dict[str, str] = {}  # buffer -> state
         self.names: dict[str, str] = {}  # PyTorch's name of a tensor -> the weight
@@ -223,7 +226,11 @@ class ProgramImport:
         names = iter(output_names(self.program.call_spec.out_spec))
         assert len(users) <= self.program.call_spec.out_spec.num_leaves
         for spec, node in zip(signature.output_specs, out.args[0], strict=True):
-            value = self.lowering.as_complex(self.lowering.values[node]) if hasattr(node, "op") else node
+            value = (
+                self.lowering.as_complex(self.lowering.values[node], "an output")
+                if hasattr(node, "op")
+                else node
+            )
             if spec.kind.name in _CHANGES:
                 self.b.set_state(self.states[spec.target], value.value)
             elif spec.kind.name in ("USER_OUTPUT", "LOSS_OUTPUT"):

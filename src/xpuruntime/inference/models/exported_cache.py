@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ... import __version__
 from ...errors import FormatError, StoreError
+from ...frontends.dense_rows import MAX_ROWS
 from ...ir import Graph
 from ...printable import logger
 from ...storage.code_digest import code_digest
@@ -25,8 +26,18 @@ KIND = "exported"
 _log = logger("xpuruntime.session")
 
 
-def import_known(model: Any, example_inputs: Any, dynamic_shapes: Any, store: Store) -> TorchImport:
-    """Return ``import_torch``; for an export that was imported before, return the graph from its store record. Raises as ``import_torch``."""
+def import_known(
+    model: Any,
+    example_inputs: Any,
+    dynamic_shapes: Any,
+    store: Store,
+    max_rows: int = MAX_ROWS,
+    draws: bool = True,
+) -> TorchImport:
+    """Return ``import_torch``; for an export that was imported before, return the graph from its store record. Raises as ``import_torch``.
+
+    max_rows, draws: as for ``ExportedModel.imported``.
+    """
     from ...frontends.torch.exported_digest import exported_digest
     from ...frontends.torch.importer import TorchImport, export_torch
     from ...frontends.torch.weights import TorchWeights
@@ -36,11 +47,13 @@ def import_known(model: Any, example_inputs: Any, dynamic_shapes: Any, store: St
     if store.mode != "off" and dynamic_shapes is None:
         known = exported_digest(exported.program, exported.saved)
     if known is None:
-        return exported.imported()
+        return exported.imported(max_rows, draws)
     tensors: dict[str, Any] = {**exported.program.constants, **exported.program.state_dict}
     key = {
         "exported": known,
         "name": exported.name,
+        "max_rows": max_rows,
+        "draws": draws,
         "xpuruntime": __version__,
         "code": code_digest("ir", "frontends"),
     }
@@ -55,7 +68,7 @@ def import_known(model: Any, example_inputs: Any, dynamic_shapes: Any, store: St
 
     result: TorchImport | None = store.recall(KIND, digest(key), recalled)
     if result is None:
-        result = exported.imported()
+        result = exported.imported(max_rows, draws)
         _keep(store, key, result, tensors)
     return result
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import InputError, ModelError
+from ...frontends.dense_rows import MAX_ROWS
 from ...frontends.model_file import open_model
 from ...ir import Graph, Node
 from ...ir.extensions import LEFT_TO_PYTORCH
@@ -32,9 +33,18 @@ _PIECE = 1 << 20
 _MOST_PIECES = 256
 
 
-def open_any(model: Any, example_inputs: Any, dynamic_shapes: Any, store: Store) -> ModelSource:
+def open_any(
+    model: Any,
+    example_inputs: Any,
+    dynamic_shapes: Any,
+    store: Store,
+    max_rows: int = MAX_ROWS,
+    draws: bool = True,
+) -> ModelSource:
     """Open a model, an ``nn.Module`` (traced with example inputs) or a ``torch.export.ExportedProgram``. Files use their store records.
 
+    max_rows: rows of a module's matrices up to which systems and factorizations are ops of the graph (``dense_rows``).
+    draws:    False leaves random numbers of a PyTorch model to PyTorch, where its seed decides them.
     Raises ModelError, InputError.
     """
     if is_program(model):
@@ -54,7 +64,7 @@ def open_any(model: Any, example_inputs: Any, dynamic_shapes: Any, store: Store)
             "needs example inputs to trace a PyTorch module",
             do="Give example_inputs=(tensor, ...), or an ExportedProgram.",
         )
-    graph, weights = import_known(model, example_inputs, dynamic_shapes, store)
+    graph, weights = import_known(model, example_inputs, dynamic_shapes, store, max_rows, draws)
     return _source(graph, weights)
 
 

@@ -12,7 +12,7 @@ from ... import __version__
 from ...decisions import Reason, Support
 from ...errors import BuildError, FormatError, LockError, XpuError
 from ...ir import Graph, Node
-from ...ir.extensions import LEFT_TO_PYTORCH, of_an_extension
+from ...ir.extensions import LEFT_TO_PYTORCH, is_complex_tensor, of_an_extension
 from ...plugins.registered import registered_kernels
 from ...program.program import CompiledProgram
 from ...protocols import Artifact, EngineRequest, ModelSource
@@ -58,6 +58,9 @@ _VARYING = ("cublasLt", "cudnn")
 """Libraries whose variants a measurement may choose. Another version has other variants under the same words."""
 WITHOUT_PASSES = "without_passes"
 """The engine option that names passes to leave out of the request's optimization level, separated by commas."""
+SEED = "seed"
+"""The engine option with the seed of random ops; 0 without it."""
+_SEED_DIGITS = len(str((1 << 63) - 1))
 TIMES = "kernel_times"
 """The engine option that names a file of measured times (``xpu tune``)."""
 _TRIAL_SIZES = (640, 576, 64, 1)
@@ -90,7 +93,7 @@ def supports(model: ModelSource, request: EngineRequest) -> Support:
 
 def takes_options(request: EngineRequest) -> Support:
     """Return whether the options of a request are ours and have valid values."""
-    known = ("shape_buckets", TIMES, WITHOUT_PASSES)
+    known = ("shape_buckets", SEED, TIMES, WITHOUT_PASSES)
     unknown = [name for name in request.options if name not in known]
     if unknown:
         return Support.no(
@@ -104,6 +107,13 @@ def takes_options(request: EngineRequest) -> Support:
             Reason.OPTION_UNKNOWN,
             f"shape_buckets must be a number from 1 to {_MOST_BUCKETS}, got {count!r}",
             do="It is how many programs a session with open shapes keeps.",
+        )
+    seed = request.options.get(SEED, "0")
+    if not (seed.isascii() and seed.isdigit() and len(seed) <= _SEED_DIGITS and int(seed) < 1 << 63):
+        return Support.no(
+            Reason.OPTION_UNKNOWN,
+            f"{SEED} must be a number from 0 to 2**63 - 1, got {seed!r}",
+            do="It is the seed of the random numbers that the model draws.",
         )
     if WITHOUT_PASSES in request.options:
         from ...passes import PASSES
@@ -133,6 +143,9 @@ def _settled(model: ModelSource, request: EngineRequest) -> Support:
             f"the program was compiled for {model.precision.value}",
             do="Compile the model again with another precision.",
         )
+    if SEED in request.options:
+        why = f"{SEED} has no effect on a program that is compiled already"
+        return Support.no(Reason.OPTION_UNKNOWN, why, do="Open the model that it was compiled from.")
     for option, argument in ((TIMES, "times"), (WITHOUT_PASSES, "passes")):
         if option in request.options:
             why = f"{option} has no effect on a program that is compiled already"
@@ -157,6 +170,13 @@ def _ops(model: ModelSource) -> Support:
         return Support.no(Reason.OP_UNSUPPORTED, f"the model cannot be lowered: {error.what}", do=error.do)
     if not is_settled(graph) and _settles(model, graph):
         return Support.yes()
+    for value in graph.inputs:
+        if value.spec is not None and value.spec.dtype.is_complex:
+            return Support.no(
+                Reason.DTYPE_UNSUPPORTED,
+                f"input {value.name!r} is {value.spec}, and native programs have real tensors only",
+                do=_COMPLEX_INPUT if model.format == "graph" else "Leave engine out.",
+            )
     known = frozenset[str]().union(*(s.symbols for s in graph.input_specs))
     for node in graph.nodes:
         name = node.sources[0].name if node.sources else node.name
@@ -182,6 +202,8 @@ def _ops(model: ModelSource) -> Support:
 def _elsewhere(model: ModelSource, graph: Graph, node: Node) -> str:
     """Return what to do about a node that the native engine does not have."""
     if model.format == "graph":
+        if is_complex_tensor(node):
+            return _COMPLEX_RESULT
         if of_an_extension(graph, node):
             return f"{LEFT_TO_PYTORCH}, or write it with PyTorch's own ops."
         if graph.states:  # such a model is not divided over engines
@@ -191,7 +213,17 @@ def _elsewhere(model: ModelSource, graph: Graph, node: Node) -> str:
     return "Use a vendor engine for this model."
 
 
+_COMPLEX_INPUT = (
+    "Pass torch.view_as_real(x) and call torch.view_as_complex(x) in the module, or leave engine out."
+)
+_COMPLEX_RESULT = (
+    "Use torch.view_as_real of the tensor, or leave engine out: PyTorch then computes this part."
+)
+
+
 def _no_form(node: Node) -> str:
+    if is_complex_tensor(node):
+        return f"{node.attrs['reason']}, and native programs have real tensors only"
     name = node.sources[0].name if node.sources else node.name
     return f"{node.attrs['op_type']} ({name}) has no form in the IR: {node.attrs['reason']}"
 
@@ -384,8 +416,11 @@ def compiled_graph(
     """
     from ...compiler import compile as compile_graph
     from ...compiler.resolve import resolve_target
+    from ...passes import expand_random
     from ...policies import ExecutionPolicy, Policy, Resolved
 
+    if seed := int(request.options.get(SEED, "0")):
+        graph = expand_random.run(graph, seed=seed)
     target = resolve_target(target_of(request.device))
     target.here = True
     execution = ExecutionPolicy(

@@ -33,6 +33,7 @@ from ...errors import RunError, StrictError
 from ...faults import contained
 from ...frontends.onnx.files.extract import OnnxExtractor
 from ...ir import Graph, bind
+from ...ir.extensions import pytorch_draw
 from ...policies import Policy, Resolved
 from ...printable import logger
 from ...profiler.receipt import Receipt, confirm
@@ -147,10 +148,12 @@ class DAGExecutor:
         held = [s.name for s in self.graph.states]
         keep = list(self.graph.kept)
         sizes = plan.size_sources()
-        steps = [
-            Step(r.id, r.inputs, r.outputs, sizes.get(r.id, ()))
-            for r in (p.work.region for p in self._regions)
-        ]
+        steps, drawn = list[Step](), tuple[str, ...]()
+        for work in (p.work for p in self._regions):
+            draws = work.region.engine == "torch" and any(map(pytorch_draw, work.graph.nodes))
+            after = (*sizes.get(work.region.id, ()), *(drawn if draws else ()))
+            steps.append(Step(work.region.id, work.region.inputs, work.region.outputs, after))
+            drawn = work.region.outputs if draws else drawn  # in order: PyTorch's seed decides the numbers
         self._schedule = Schedule(steps, [*keep, *input_names, *held], threads=parallel)
         known = [
             TensorSpec(v.spec.shape, v.spec.dtype, v.name) for v in self.graph.inputs if v.spec is not None

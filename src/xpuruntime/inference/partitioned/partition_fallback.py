@@ -92,9 +92,8 @@ def partition_fallback(
 
 def _cuts(model: ModelSource, request: SessionRequest, decision: Decision) -> bool:
     """Return True if no engine has all of a PyTorch module, and nothing demands that one does."""
-    on_host = request.device is None or request.device.kind == "cpu"
     lacking = lacks_ops(decision.rejected) or lacks_sizes(decision.rejected)
-    return model.format == "graph" and on_host and lacking and not request.execution.strict
+    return model.format == "graph" and lacking and request.divides_modules
 
 
 def _first(model: ModelSource, request: SessionRequest, others: Sequence[str]) -> EngineCandidate:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -27,6 +27,7 @@ from ...errors import (
     XpuError,
 )
 from ...faults import contained
+from ...frontends.onnx.exporters.dense import in_loops
 from ...plugins.loader import EnginePlugin
 from ...policies import KernelPolicy
 from ...printable import logger
@@ -137,6 +138,10 @@ def _attempt(model: ModelSource, candidate: EngineCandidate, store: Store) -> Lo
     if not installed:
         return Candidate.rejected(candidate.name, installed)
     engine: Engine = plugin.load()
+    if candidate.request.automatic and not plugin.chooses_kernels and (looped := _in_loops(model)):
+        why = f"ONNX has no {' and no '.join(looped)}; a loop over the columns of a matrix is slower than native kernels"
+        do = f"Name engine={plugin.name!r} to run the loop."
+        return Candidate(candidate.name, Reason.OP_UNSUPPORTED, why, do)
     try:
         source = model if model.format in plugin.formats else as_onnx(model)
     except (
@@ -206,6 +211,11 @@ def _attempt(model: ModelSource, candidate: EngineCandidate, store: Store) -> Lo
     key = artifact_key(plugin.name, engine, source, request) if checking else {}
     loaded = LoadedEngine(candidate, source, executable, engine.version(), precision, note, facts, key)
     return checked(loaded, store) if plugin.name in _CHECKED else loaded
+
+
+def _in_loops(model: ModelSource) -> Sequence[str]:
+    """Return the ops of a module that are written as ONNX loops over the columns of a matrix, each once."""
+    return in_loops(model.graph[0]) if model.format == "graph" else ()
 
 
 def _of_other_devices(candidate: EngineCandidate, plugin: EnginePlugin) -> dict[str, list[str]]:

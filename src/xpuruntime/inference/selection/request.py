@@ -75,6 +75,19 @@ class SessionRequest:
         return self.execution.engine
 
     @property
+    def automatic(self) -> bool:
+        """Return True if no engine is named."""
+        return self.engine in (None, "auto")
+
+    @property
+    def divides_modules(self) -> bool:
+        """Return True if PyTorch may compute parts of a module: no engine is named, or a lock names PyTorch for a region."""
+        if self.lock is not None and self.lock.regions:
+            return any(r.engine == "torch" for r in self.lock.regions)
+        on_host = self.device is None or self.device.kind == "cpu"
+        return self.automatic and on_host and not self.execution.strict
+
+    @property
     def precision(self) -> DType | None:
         """Return the demanded precision: None (the model's own), a float DType, or an integer DType, which only quantized models have."""
         name = self.execution.precision
@@ -107,6 +120,11 @@ class SessionRequest:
     def place(self) -> Mapping[str, str]:
         """Return the engines for parts of the model."""
         return self.execution.place or {}
+
+    @property
+    def names_native(self) -> bool:
+        """Return True if the native engine is named, for the model or for parts of it. Only then it draws a module's random numbers."""
+        return "native" in (self.engine, *(e.partition(" on ")[0] for e in self.place.values()))
 
     @property
     def options(self) -> dict[str, dict[str, str]]:

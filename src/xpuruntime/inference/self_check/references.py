@@ -8,12 +8,14 @@ import random
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, Protocol
 
 import numpy as np
 
 from ...ir import Graph, Node, interp
+from ...ir.extensions import CONTROL_OPERATORS
+from ...ir.ops.control import CONTROL
 from ...plugins.loader import EnginePlugin
 from ...protocols import Array, Engine, EngineRequest, ModelSource
 from ...targets import DeviceId
@@ -117,6 +119,11 @@ class Module:
     def __init__(self, model: ModelSource, module: Any, arguments: Any) -> None:
         self._count = len(model.outputs)
         self._module, self._arguments = getattr(module, "_orig_mod", module), arguments
+        # PyTorch compiles loops and branches when they run. Under a dispatch mode that fails, and later calls of the module fail, too.
+        self._compiles = any(
+            n.op in CONTROL or n.attrs.get("op_type") in CONTROL_OPERATORS
+            for n in native_model(model).graph.nodes
+        )
 
     @staticmethod
     def fits(module: Any) -> bool:
@@ -183,7 +190,7 @@ class Module:
         listed: tuple[Any, ...] = ()
         if not named:
             listed = tuple(arguments) if isinstance(arguments, Sequence) else (arguments,)
-        with _random_kept(torch, module), torch.no_grad(), Bounded():
+        with _random_kept(torch, module), torch.no_grad(), nullcontext() if self._compiles else Bounded():
             results = (
                 torch.func.functional_call(module, dict(tensors), listed, named)
                 if tensors

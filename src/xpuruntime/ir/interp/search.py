@@ -81,6 +81,13 @@ def bincount(x: Array, weights: Array | None, *, minlength: int) -> Array:
     return np.bincount(indices, widen(weights), minlength).astype(weights.dtype)
 
 
+def repeat_interleave(repeats: Array) -> Array:
+    """Return each index as often as its element says. Raises IndexError for a negative number."""
+    if repeats.size and repeats.min() < 0:
+        raise IndexError(f"repeat {repeats.min()} is negative")
+    return np.repeat(np.arange(repeats.size, dtype=repeats.dtype), repeats)
+
+
 def non_max_suppression(
     boxes: Array,
     scores: Array,
@@ -137,5 +144,6 @@ RULES: dict[str, InterpRule] = {
     "compress": plain(compress),
     "unique": plain(unique),
     "bincount": plain(bincount),
+    "repeat_interleave": plain(repeat_interleave),
     "non_max_suppression": plain(non_max_suppression),
 }

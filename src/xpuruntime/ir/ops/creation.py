@@ -68,6 +68,15 @@ def _dropout(c: OpCall) -> list[TensorSpec]:
     return [TensorSpec(x.shape, float_of(x.dtype)), TensorSpec(x.shape, DType.BOOL)]
 
 
+def _random_bits(c: OpCall) -> TensorSpec:
+    state = c.optional(0)
+    if state is not None and (state.shape, state.dtype) != ((2,), DType.INT64):
+        raise Mismatch("state must be int64[2], the seed and the number of the run", str(state))
+    if c["bits"] not in (32, 53):
+        raise Mismatch("bits must be 32 or 53", str(c["bits"]))
+    return TensorSpec((c["count"],), DType.INT64)
+
+
 _SEED = "seed: int? = none"
 
 ROWS: tuple[OpEntry, ...] = (
@@ -122,6 +131,13 @@ ROWS: tuple[OpEntry, ...] = (
         aten="randn",
         onnx="RandomNormal RandomNormalLike",
         random=True,
+    ),
+    op(
+        "random_bits(state?; count: dim, bits: int = 32, seed: int = 0, stream: int = 0) -> y",
+        "random",
+        _random_bits,
+        meaning="integers of so many random bits, a function of the operands alone: Philox4x32-10 of (place, stream, run) with the seed as its key."
+        " state: the seed and the run; without it they are the attribute and 0",
     ),
     op(f"randperm(; n: dim, {_SEED}) -> y", "random", _randperm, aten="randperm", random=True),
     op(

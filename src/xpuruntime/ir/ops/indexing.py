@@ -221,6 +221,13 @@ def _bincount(c: OpCall) -> TensorSpec:
     return like(weights, (c["count"],))
 
 
+def _repeat_interleave(c: OpCall) -> TensorSpec:
+    repeats = _index(c.tensor(0), "repeats")
+    if repeats.rank != 1:
+        raise Mismatch("repeats must have rank 1", str(repeats))
+    return like(repeats, (c["count"],))
+
+
 def _nms(c: OpCall) -> TensorSpec:
     boxes, scores = c.tensor(0), c.tensor(1)
     if boxes.rank != 3 or scores.rank != 3:
@@ -335,6 +342,14 @@ ROWS: tuple[OpEntry, ...] = (
         data_dependent=_COUNT,
         meaning="y[i] is how often x has i, or the sum of its weights; count is the larger of minlength and max(x) + 1."
         " A negative element is an error",
+    ),
+    op(
+        "repeat_interleave(repeats; count: dim) -> y",
+        _D,
+        _repeat_interleave,
+        aten="repeat_interleave.Tensor",
+        data_dependent=_COUNT,
+        meaning="index i repeats[i] times, in order; count is the sum of the repeats. A negative number is an error",
     ),
     op(
         "non_max_suppression(boxes, scores, max_output?, iou_threshold?, score_threshold?; count: dim,"

@@ -158,6 +158,20 @@ def _det(c: OpCall) -> TensorSpec:
     return like(x, x.shape[:-2])
 
 
+def _slogdet(c: OpCall) -> list[TensorSpec]:
+    return [_det(c)] * 2
+
+
+def _cholesky(c: OpCall) -> list[TensorSpec]:
+    x = c.tensor()
+    return [like(x), TensorSpec(_det(c).shape, DType.INT32)]
+
+
+def _solve(c: OpCall) -> list[TensorSpec]:
+    x = _solve_triangular(c)
+    return [x, TensorSpec(x.shape[:-2], DType.INT32)]
+
+
 def _solve_triangular(c: OpCall) -> TensorSpec:
     a, b = c.tensor(0), c.tensor(1)
     if a.rank < 2 or b.rank < 2:
@@ -204,6 +218,28 @@ ROWS: tuple[OpEntry, ...] = (
     ),
     op("einsum(operands*; equation: str) -> y", "matmul", _einsum, aten="einsum", onnx="Einsum"),
     op("det(x) -> y", "other", _det, aten="linalg_det", onnx="Det"),
+    op(
+        "slogdet(x) -> sign, logabsdet",
+        "other",
+        _slogdet,
+        aten="_linalg_slogdet",
+        meaning="the sign of the determinant, and the logarithm of its absolute value",
+    ),
+    op(
+        "cholesky(x; upper: bool = false) -> y, info?",
+        "other",
+        _cholesky,
+        aten="linalg_cholesky_ex",
+        meaning="lower triangular y with y @ y.T = x, or upper with y.T @ y = x; the other half of x is not read. info: 0, or the size of"
+        " the first leading block that is not positive definite",
+    ),
+    op(
+        "solve(a, b) -> x, info?",
+        "other",
+        _solve,
+        aten="linalg_solve",
+        meaning="x with a @ x = b, by elimination with partial pivoting. info: 0, or the number of the first pivot that is 0",
+    ),
     op(
         "solve_triangular(a, b; upper: bool = false, unitriangular: bool = false) -> x",
         "other",

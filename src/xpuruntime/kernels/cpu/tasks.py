@@ -7,7 +7,7 @@ import math
 from ...codegen.target import CodegenTarget
 from ...decisions import Support
 from ..kernel import Kernel, LoweredCall, NodeCall, Stage
-from ..portable import creation, embedding, narrow, norm, products, quant, rearrange, triangular
+from ..portable import creation, dense, embedding, narrow, norm, products, quant, rearrange, triangular
 from ..portable.lines import distance, scan, signal, sort
 from ..portable.tasks import PortableKernel, TaskEnvironment, TaskStage
 from ..portable.windows import pool_regions, resize
@@ -54,6 +54,7 @@ KERNELS = tuple(
         *narrow.KERNELS,
         *norm.KERNELS,
         *products.KERNELS,
+        *dense.KERNELS,
         *triangular.KERNELS,
         *embedding.KERNELS,
         *pool_regions.KERNELS,

@@ -10,7 +10,7 @@ from dataclasses import replace
 from ...codegen.target import CodegenTarget
 from ...decisions import Support
 from ..kernel import Kernel, LoweredCall, NodeCall, Stage
-from ..portable import creation, embedding, narrow, norm, products, quant, rearrange, triangular
+from ..portable import creation, dense, embedding, narrow, norm, products, quant, rearrange, triangular
 from ..portable.lines import distance, scan, signal, sort
 from ..portable.tasks import PortableKernel, TaskEnvironment, TaskStage
 from ..portable.windows import conv, pool_regions, resize
@@ -81,6 +81,7 @@ KERNELS = tuple(
         *quant.KERNELS,
         *signal.KERNELS,
         *products.KERNELS,
+        *dense.KERNELS,
         *triangular.KERNELS,
         *pool_regions.KERNELS,
         *conv.KERNELS,

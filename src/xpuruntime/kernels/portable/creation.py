@@ -1,4 +1,4 @@
-"""Tensors made without an operand, one-hot, and dropout without effect. Random ops are refused."""
+"""Tensors made without an operand, random bits, one-hot, and dropout without effect. The pass ``expand_random`` writes other random ops as arithmetic."""
 
 from __future__ import annotations
 
@@ -87,13 +87,57 @@ def _dropout(call: NodeCall) -> TaskText:
     return TaskText(body, math.prod(y.shape))
 
 
+def _random_bits(call: NodeCall) -> TaskText:
+    """Return the text of Philox4x32-10: a task computes the four words of one counter."""
+    a, y = call.attrs, result(call)
+    (count,) = y.shape
+    per, seed = (4 if a["bits"] == 32 else 2), a["seed"] & (1 << 64) - 1
+    if call.tensors:
+        state = whole(call, 0)
+        begin = [
+            f"const uint64_t key = (uint64_t)load<1>({address(state, ['0'])}), run = (uint64_t)load<1>({address(state, ['1'])});"
+        ]
+    else:
+        begin = [f"const uint64_t key = {seed}ull, run = 0;"]
+    words = (
+        ["a", "b", "c", "d"]
+        if per == 4
+        else [f"(((uint64_t){high} << 32 | {low}) >> 11)" for low, high in (("a", "b"), ("c", "d"))]
+    )
+    body = [
+        *begin,
+        "uint32_t a = (uint32_t)task, c = (uint32_t)run, d = (uint32_t)(run >> 32);",
+        f"uint32_t b = {a['stream']}u, k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);",
+        "for (int round = 0; round < 10; ++round) {",
+        "  const uint64_t p = (uint64_t)0xD2511F53u * a, q = (uint64_t)0xCD9E8D57u * c;",
+        "  a = (uint32_t)(q >> 32) ^ b ^ k0;",
+        "  b = (uint32_t)q;",
+        "  c = (uint32_t)(p >> 32) ^ d ^ k1;",
+        "  d = (uint32_t)p;",
+        "  k0 += 0x9E3779B9u;",
+        "  k1 += 0xBB67AE85u;",
+        "}",
+        *(
+            f"if (task * {per} + {k} < {count}) store<1>({address(y, [f'(task * {per} + {k})'])}, (int64_t){word});"
+            for k, word in enumerate(words)
+        ),
+    ]
+    return TaskText(body, -(-count // per), per=per)
+
+
+def _few_enough(call: NodeCall) -> Support | None:
+    if call.outputs[0].shape[0] <= 1 << 32:  # type: ignore[operator]
+        return None
+    return Support.no(Reason.SHAPE_UNSUPPORTED, "a counter of 32 bits gives at most 2**32 random numbers")
+
+
 def _draws(call: NodeCall) -> Support | None:
     if call.op == "dropout" and not (call.attrs["train"] and call.attrs["p"]):
         return computes(dtypes=NUMBERS | {DType.BOOL})(call)
     return Support.no(
         Reason.NOT_IMPLEMENTED,
-        f"{call.op} draws random numbers; generated kernels have no random number generator",
-        do="Draw outside the model, or run it on another engine.",
+        f"{call.op} draws random numbers in a branch or a loop, or without the pass expand_random",
+        do="Draw outside of the branch or loop, with an optimization_level of at least 1, or run it on another engine.",
     )
 
 
@@ -112,6 +156,7 @@ KERNELS = (
             "eye": OpTemplate(_eye, _made),
             "one_hot": OpTemplate(_one_hot, computes(0, dtypes=FLOATS | INTEGERS)),
             "dropout": OpTemplate(_dropout, _draws),
+            "random_bits": OpTemplate(_random_bits, _few_enough),
             **dict.fromkeys(
                 ("rand", "randn", "randperm", "bernoulli", "multinomial"), OpTemplate(_dropout, _draws)
             ),

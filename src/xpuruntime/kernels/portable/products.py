@@ -190,10 +190,10 @@ def _det(call: NodeCall) -> TaskText:
         "  }",
         f"  const double pivot = m[c * {n} + c];",
         "  det *= pivot;",
-        "  if (pivot == 0) break;",
         f"  for (int64_t i = c + 1; i < {n}; ++i) {{",
-        f"    const double f = m[i * {n} + c] / pivot;",
-        f"    for (int64_t j = c; j < {n}; ++j) m[i * {n} + j] -= f * m[c * {n} + j];",
+        # Below a pivot of 0 is 0, or NaN, which reaches the result.
+        f"    const double f = pivot == 0 ? m[i * {n} + c] : m[i * {n} + c] / pivot;",
+        f"    for (int64_t j = c + 1; j < {n}; ++j) m[i * {n} + j] -= f * m[c * {n} + j];",
         "  }",
         "}",
         f"store<1>(out0 + {offset_text('task', batch, y.physical.strides)}, (typename storage_<{storage(y.dtype)}>::compute)det);",

@@ -14,6 +14,8 @@ from ...compiler.partition.support import call_of, is_op_supported
 from ...compiler.resolve import resolve_target
 from ...errors import XpuError
 from ...frontends.torch.fx_module import import_fx
+from ...ir import OPS
+from ...ir.ops.control import CONTROL
 from ...kernels.kernel import NodeCall
 from .levels import in_order_of_draws, is_random, levels, views_at_readers
 
@@ -38,6 +40,12 @@ def reasons_against(
         source = node.sources[0].name if node.sources else ""
         if node.op == "opaque":
             reasons.setdefault(source, str(node.attrs["reason"]))
+            continue
+        if node.op in CONTROL:
+            reasons.setdefault(source, "it is control flow, whose bodies are modules of the traced graph")
+            continue
+        if OPS[node.op].random and node.attrs.get("train") is not False:
+            reasons.setdefault(source, "it draws random numbers, which PyTorch's seed decides")
             continue
         call = call_of(graph, node)
         support = is_op_supported(call, resolved) if isinstance(call, NodeCall) else call

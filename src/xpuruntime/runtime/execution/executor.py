@@ -31,6 +31,7 @@ from ..weights.load import Weights, load_weights
 from .addresses import Addresses
 from .arguments import Arguments, dtype_of, lies_on_a_device
 from .called_code import CalledFunction, called_functions, text_digests
+from .check_messages import check_message
 from .choice import first_bound
 from .control import RUN, Bodies
 from .demands import SETTLED, check_program, demands_around, device_for
@@ -523,4 +524,5 @@ class Executor:
                 self._who, "has outputs that overlap other arrays", got=status.message, do=status.advice
             )
         kind = OutOfMemory if status.code == "no_memory" else RunError
-        return kind(self._who, "failed while running", got=status.message, do=status.advice)
+        message, advice = check_message(self.plan.calls, status.message) or (status.message, status.advice)
+        return kind(self._who, "failed while running", got=message, do=advice)

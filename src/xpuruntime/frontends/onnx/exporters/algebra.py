@@ -64,23 +64,70 @@ def _truth(op: str) -> Exporter:
     return export
 
 
-def _var(e: NodeExport) -> None:
-    """Write var as the mean of squared differences, times n / (n - correction)."""
-    if not e.spec().is_static and e["correction"]:
-        raise IrError(f"var %{e.node.name}", "over symbolic dims needs correction 0")
+def _count(e: NodeExport) -> int | str:
+    """Return how many elements are reduced to one, as a scalar value of ``_counted`` if a dim is symbolic."""
+    shape = e.spec().shape
+    sizes = [shape[d] for d in e["dim"]]
+    if 0 in sizes:
+        return 0
+    if all(isinstance(d, int) for d in sizes):
+        return math.prod(int(d) for d in sizes if isinstance(d, int))
+    factors = [e.builder.dim(d) for d in sizes]
+    product = factors[0]
+    for factor in factors[1:]:
+        product = e.add("Mul", [product, factor])
+    return e.cast(e.add("Reshape", [product, e.ints([])]), _counted(e))
+
+
+def _counted(e: NodeExport) -> DType:
+    """Return the type in which elements are counted: 16 bits hold no large number."""
+    return DType.FLOAT64 if e.node.spec.dtype is DType.FLOAT64 else DType.FLOAT32
+
+
+def _scaled(e: NodeExport, value: str, count: str, rest: str) -> str:
+    """Return ``value * (count / rest)``."""
+    factor, dtype = e.add("Div", [count, rest]), e.node.spec.dtype
+    return e.add("Mul", [value, factor if dtype is _counted(e) else e.cast(factor, dtype)])
+
+
+def _averaged(e: NodeExport, value: str, *, keep: bool | None = None) -> str:
+    """Add ReduceMean, with NaN for the mean of no element. ONNX leaves it open, and ONNX Runtime 1.31 gives 0."""
+    mean, count = _reduced(e, "ReduceMean", value, keep=keep), _count(e)
+    if isinstance(count, int):
+        return e.add("Mul", [mean, e.constant(math.nan, e.node.spec.dtype)]) if not count else mean
+    return _scaled(e, mean, count, count)  # 1, or 0 / 0
+
+
+def _mean(e: NodeExport) -> None:
     dtype = e.node.spec.dtype
+    if any(source.op == "GlobalAveragePool" for source in e.node.sources):
+        e.add("GlobalAveragePool", [e.operand(0)], out=True)
+    elif _always_some(e):
+        _reduced(e, "ReduceMean", e.operand(0, dtype), out=True)
+    else:
+        e.add("Identity", [_averaged(e, e.operand(0, dtype))], out=True)
+
+
+def _always_some(e: NodeExport) -> bool:
+    """Return whether at least one element is reduced, whatever the symbolic sizes are."""
+    return all(isinstance(d, int) and d > 0 for d in (e.spec().shape[k] for k in e["dim"]))
+
+
+def _var(e: NodeExport) -> None:
+    """Write var as the mean of squared differences, times n / (n - correction). PyTorch divides by 0 if the correction is larger than n."""
+    dtype, correction = e.node.spec.dtype, e["correction"]
     x = e.operand(0, dtype)
-    axes = list(e["dim"])
-    mean = (
-        e.add("ReduceMean", [x, e.ints(axes)], keepdims=1)
-        if e.opset >= 18
-        else e.add("ReduceMean", [x], keepdims=1, axes=axes)
-    )
-    away = e.add("Sub", [x, mean])
-    squares = _reduced(e, "ReduceMean", e.add("Mul", [away, away]))
-    if e["correction"]:
-        n = math.prod(int(d) for i, d in enumerate(e.spec().shape) if i in axes and isinstance(d, int))
-        squares = e.add("Mul", [squares, e.constant(n / (n - e["correction"]), dtype)])
+    away = e.add("Sub", [x, _averaged(e, x, keep=True)])
+    squares = _averaged(e, e.add("Mul", [away, away]))
+    count = _count(e) if correction else 1
+    if isinstance(count, str):
+        kind = _counted(e)
+        less = e.add("Sub", [count, e.constant(correction, kind)])
+        squares = _scaled(e, squares, count, e.add("Max", [less, e.constant(0, kind)]))
+    elif correction:
+        rest = max(count - correction, 0)
+        factor = count / rest if rest > 0 else math.inf
+        squares = e.add("Mul", [squares, e.constant(factor, dtype)])
     e.add("Identity", [squares], out=True)
 
 
@@ -277,7 +324,7 @@ EXPORTERS: dict[str, Exporter] = {
     "matmul": _plain("MatMul"),
     "matmul_integer": _plain("MatMulInteger"),
     "max": _extreme("ReduceMax", "ArgMax"),
-    "mean": _spatial("ReduceMean", "GlobalAveragePool"),
+    "mean": _mean,
     "min": _extreme("ReduceMin", "ArgMin"),
     "mm": _plain("MatMul"),
     "prod": _reduce("ReduceProd"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -56,32 +57,74 @@ def _dims(e: NodeExport) -> None:
     e.add("Identity", [e.builder.dims(values)], out=True)
 
 
-def _random(op: str, names: dict[str, str]) -> Exporter:
-    def export(e: NodeExport) -> None:
-        attrs = {onnx_name: e[ir_name] for ir_name, onnx_name in names.items()}
-        attrs["dtype"] = e.builder.numbers[e["dtype"]]
-        if all(isinstance(d, int) for d in e["size"]):
-            e.add(f"Random{op}", [], out=True, shape=list(e["size"]), **attrs)
-        else:
-            like = e.add("ConstantOfShape", [e.builder.dims(list(e["size"]))])
-            e.add(f"Random{op}Like", [like], out=True, **attrs)
+_DRAWN = {DType.FLOAT16: 11, DType.BFLOAT16: 8}
+"""Bits of a uniform number in a narrow type. ONNX Runtime draws float32 and float64."""
 
-    return export
+
+def _drawn(e: NodeExport, op: str, size: Sequence[DimLike], dtype: DType, **attrs: Any) -> str:
+    """Add a draw of float32 or float64 numbers."""
+    attrs = {"seed": _seed(e), **attrs, "dtype": e.builder.numbers[dtype]}
+    if all(isinstance(d, int) for d in size):
+        return e.add(f"Random{op}", [], shape=list(size), **attrs)
+    like = e.add("ConstantOfShape", [e.builder.dims(list(size))])
+    return e.add(f"Random{op}Like", [like], **attrs)
+
+
+def _seed(e: NodeExport) -> float | None:
+    """Return the seed as ONNX stores it, whose bits are the IR's."""
+    seed = e["seed"]
+    return None if seed is None else float(np.array(seed & 0xFFFFFFFF, np.uint32).view(np.float32))
+
+
+def _rand(e: NodeExport) -> None:
+    dtype, (low, high) = e["dtype"], (e["low"], e["high"])
+    wide = dtype if dtype is DType.FLOAT64 else DType.FLOAT32
+    if dtype is wide:
+        e.to(_drawn(e, "Uniform", e["size"], wide, low=low, high=high), dtype, wide)
+        return
+    y = _drawn(e, "Uniform", e["size"], wide)
+    if dtype in _DRAWN:  # rounded down: the narrow type would round to the bound
+        steps = e.constant(2.0 ** _DRAWN[dtype], wide)
+        y = e.add("Div", [e.add("Floor", [e.add("Mul", [y, steps])]), steps])
+    y = e.add("Add", [e.add("Mul", [y, e.constant(high - low, wide)]), e.constant(low, wide)])
+    e.to(y, dtype, wide)
+
+
+def _randn(e: NodeExport) -> None:
+    wide = e["dtype"] if e["dtype"] is DType.FLOAT64 else DType.FLOAT32
+    e.to(_drawn(e, "Normal", e["size"], wide, mean=e["mean"], scale=e["std"]), e["dtype"], wide)
 
 
 def _bernoulli(e: NodeExport) -> None:
-    e.add("Bernoulli", [e.operand(0)], out=True, dtype=e.builder.numbers[e.node.spec.dtype])
+    """Write bernoulli as a comparison. The function that ONNX gives for Bernoulli, which engines expand, is true with probability 1 - x."""
+    wide = DType.FLOAT64 if e.spec().dtype is DType.FLOAT64 else DType.FLOAT32
+    number = _drawn(e, "Uniform", e.spec().shape, wide)
+    below = e.add("Less", [number, e.operand(0, wide)])
+    e.to(below, e.node.spec.dtype, DType.BOOL)
 
 
 def _multinomial(e: NodeExport) -> None:
-    e.add(
-        "Multinomial", [e.operand(0)], out=True, sample_size=e["samples"], dtype=e.builder.numbers[e["dtype"]]
-    )
+    kind = {"sample_size": e["samples"], "dtype": e.builder.numbers[e["dtype"]], "seed": _seed(e)}
+    e.add("Multinomial", [e.operand(0)], out=True, **kind)
 
 
 def _dropout(e: NodeExport) -> None:
-    train = e.constant(bool(e["train"]), DType.BOOL)
-    e.add("Dropout", [e.operand(0), e.constant(e["p"], DType.FLOAT32), train], out=True, seed=e["seed"])
+    """Write dropout; in training as a comparison, since optimizations of ONNX Runtime 1.31 remove Dropout behind an addition."""
+    if not e["train"] or not e["p"]:
+        train = e.constant(False, DType.BOOL)
+        e.add("Dropout", [e.operand(0), e.constant(e["p"], DType.FLOAT32), train], out=True)
+        return
+    dtype, seed = e.node.spec.dtype, e["seed"]
+    wide = DType.FLOAT64 if dtype is DType.FLOAT64 else DType.FLOAT32
+    of_node = None if seed is None else float(seed & 0xFFFFFF)
+    number = _drawn(e, "Uniform", e.spec().shape, wide, seed=of_node)
+    dropped = e.add("Less", [number, e.constant(e["p"], wide)])
+    factor = e.constant(1 / (1 - e["p"]) if e["p"] < 1 else 0.0, wide)
+    scale = e.add("Where", [dropped, e.constant(0, wide), factor])
+    y = e.add("Mul", [e.operand(0, wide), scale])  # NaN of a dropped NaN, as in PyTorch
+    e.builder.add("Cast", [y], e.outs[:1], to=e.builder.numbers[dtype])
+    if len(e.outs) > 1:
+        e.builder.add("Not", [dropped], e.outs[1:])
 
 
 EXPORTERS: dict[str, Exporter] = {
@@ -93,6 +136,6 @@ EXPORTERS: dict[str, Exporter] = {
     "eye": _eye,
     "full": _full,
     "multinomial": _multinomial,
-    "rand": _random("Uniform", {"low": "low", "high": "high"}),
-    "randn": _random("Normal", {"mean": "mean", "std": "scale"}),
+    "rand": _rand,
+    "randn": _randn,
 }

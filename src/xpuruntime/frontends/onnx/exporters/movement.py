@@ -269,6 +269,23 @@ def _bincount(e: NodeExport) -> None:
     e.add("ScatterElements", [zeros, index, weights], out=True, axis=0, reduction="add")
 
 
+def _repeat_interleave(e: NodeExport) -> None:
+    """Write repeat_interleave as the number of elements that end at or before each place. A negative repeat becomes an index that is reported."""
+    if e.opset < 16:
+        raise e.no("opsets below 16 cannot accumulate by add")
+    repeats, none = e.operand(0, DType.INT64), e.ints([0])
+    padded = e.add("Concat", [repeats, none], axis=0)  # a vector may be empty
+    ends = e.add("CumSum", [repeats, e.constant(0, DType.INT64)])
+    total = e.add("ReduceSum", [e.add("Max", [padded, none]), none], keepdims=1)
+    size = e.add("Add", [total, e.ints([1])])
+    index = e.add("Where", [e.add("Less", [repeats, none]), size, ends])
+    ones = e.add("Expand", [e.ints([1]), e.builder.dims(list(e.spec().shape))])
+    zeros = e.add("Expand", [none, size])
+    ended = e.add("ScatterElements", [zeros, index, ones], axis=0, reduction="add")
+    counts = e.add("CumSum", [e.add("Slice", [ended, none, total, none]), e.constant(0, DType.INT64)])
+    e.to(counts, e.node.spec.dtype, DType.INT64)
+
+
 def _nms(e: NodeExport) -> None:
     box = int(e["center_point_box"]) or None
     e.add("NonMaxSuppression", e.operands(), out=True, center_point_box=box)
@@ -276,6 +293,13 @@ def _nms(e: NodeExport) -> None:
 
 def _gather(e: NodeExport) -> None:
     e.add("GatherElements", [e.operand(0), e.operand(1)], out=True, axis=e["dim"])
+
+
+def _permute(e: NodeExport) -> None:
+    if not e["dims"]:  # a list without elements has no type
+        e.add("Identity", [e.operand(0)], out=True)
+    else:
+        e.add("Transpose", [e.operand(0)], out=True, perm=list(e["dims"]))
 
 
 _FAR = 1 << 30
@@ -317,8 +341,9 @@ EXPORTERS: dict[str, Exporter] = {
     "nonzero": _nonzero,
     "one_hot": _one_hot,
     "pad": _pad,
-    "permute": lambda e: done(e.add("Transpose", [e.operand(0)], out=True, perm=list(e["dims"]))),
+    "permute": _permute,
     "repeat": _repeat,
+    "repeat_interleave": _repeat_interleave,
     "reverse_sequence": lambda e: done(
         e.add("ReverseSequence", e.operands(), out=True, time_axis=e["time_dim"], batch_axis=e["batch_dim"])
     ),

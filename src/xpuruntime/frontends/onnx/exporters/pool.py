@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from ....types import DType
+from ....ir import Node, Value
+from ....types import DType, TensorSpec
 from .graph_builder import Exporter, NodeExport, full_padding
 
 __all__ = ["EXPORTERS"]
@@ -24,13 +26,58 @@ def _window(e: NodeExport) -> dict[str, Any]:
     }
 
 
-def _batched(e: NodeExport, rank: int) -> None:
-    if e.spec().rank != rank + 2:
-        raise e.no("a pool without a batch dim")
+_MAX_WINDOWS = 1 << 22
+"""Maximum elements of a table of windows."""
+
+
+class _WithBatch(NodeExport):
+    """A pool of one image, as one of a batch with a single image."""
+
+    __slots__ = ("image",)
+
+    def __init__(self, e: NodeExport) -> None:
+        outputs = tuple(
+            Value(e.builder.fresh(f"{v.name}.batch"), None if v.spec is None else _one_image(v.spec))
+            for v in e.node.outputs
+        )
+        super().__init__(e.builder, Node(e.node.op, e.node.inputs, e.node.attrs, outputs, e.node.sources))
+        self.image = _axis(e, "Unsqueeze", e.operand(0))
+
+    def spec(self, position: int = 0) -> TensorSpec:
+        spec = super().spec(position)
+        return spec if position else _one_image(spec)
+
+    def operand(self, position: int, dtype: DType | None = None) -> str:
+        return super().operand(position, dtype) if position else self.image
+
+
+def _one_image(spec: TensorSpec) -> TensorSpec:
+    return replace(spec, shape=(1, *spec.shape))
+
+
+def _axis(e: NodeExport, op: str, value: str, outputs: list[str] | None = None) -> str:
+    """Add Squeeze or Unsqueeze of the first axis, which is an input from opset 13 on."""
+    if e.opset >= 13:
+        return e.builder.add(op, [value, e.ints([0])], outputs)
+    return e.builder.add(op, [value], outputs, axes=[0])
+
+
+def _pool(exporter: Exporter, size: str = "kernel_size") -> Exporter:
+    """Return the exporter of a pool with or without a batch dim; ONNX needs one. size: the attribute with a number per spatial dim."""
+
+    def export(e: NodeExport) -> None:
+        if e.spec().rank == len(e[size]) + 2:
+            exporter(e)
+            return
+        inner = _WithBatch(e)
+        exporter(inner)
+        for value, name in zip(inner.outs, e.outs, strict=True):
+            _axis(e, "Squeeze", value, [name])
+
+    return export
 
 
 def _average(e: NodeExport) -> None:
-    _batched(e, len(e["kernel_size"]))
     if e["divisor"] is None:
         padded = int(e["count_include_pad"])
         e.add("AveragePool", [e.operand(0)], out=True, **_window(e), count_include_pad=padded)
@@ -43,7 +90,6 @@ def _average(e: NodeExport) -> None:
 
 
 def _max(e: NodeExport) -> None:
-    _batched(e, len(e["kernel_size"]))
     order = 1 if e["indices_over"] == "tensor_column_major" else None
     outs = e.outs
     if len(outs) > 1 and e["indices_over"] == "plane":  # ONNX counts through the whole tensor
@@ -67,15 +113,15 @@ def _adaptive(op: str, global_op: str) -> Exporter:
     def export(e: NodeExport) -> None:
         size = list(e["output_size"])
         space = e.spec().shape[-len(size) :]
-        _batched(e, len(size))
         if all(d == 1 for d in size) and len(e.outs) == 1:
             e.add(global_op, [e.operand(0)], out=True)
             return
-        if len(e.outs) > 1:
-            raise e.no("the indices of maxima")
         if not all(isinstance(d, int) and isinstance(o, int) and o for d, o in zip(space, size, strict=True)):
             raise e.no("windows of symbolic size")
         sizes = [(int(d), int(o)) for d, o in zip(space, size, strict=True)]  # type: ignore[arg-type]
+        if len(e.outs) > 1:
+            _maxima(e, sizes)
+            return
         if any(d % o for d, o in sizes):
             _unequal(e, sizes, average=op == "AveragePool")
             return
@@ -108,6 +154,37 @@ def _unequal(e: NodeExport, sizes: list[tuple[int, int]], *, average: bool) -> N
             value = e.add("ReduceMax", [lines, e.ints([axis + 1])], keepdims=0)
         axis += 1
     e.add("Identity", [value], out=True)
+
+
+def _maxima(e: NodeExport, sizes: list[tuple[int, int]]) -> None:
+    """Write adaptive max pooling with indices: a Gather of all windows of a plane, and the place of the maximum of each.
+
+    The last NaN of a window is its maximum, else the first of the largest elements. A shorter window repeats its last element.
+    """
+    table = np.zeros((1, 1), np.int64)
+    for d, o in sizes:
+        windows = [range(i * d // o, -((i + 1) * d // -o)) for i in range(o)]
+        longest = max(map(len, windows))
+        along = np.array([[w[min(k, len(w) - 1)] for k in range(longest)] for w in windows], np.int64)
+        table = (table[:, None, :, None] * d + along[None, :, None, :]).reshape(
+            len(table) * o, table.shape[1] * longest
+        )
+    if table.size > _MAX_WINDOWS or e.opset < 18:
+        raise e.no(f"windows of {table.size:,} elements in all, or indices of maxima below opset 18")
+    outer = e.spec().shape[: -len(sizes)]
+    planes = e.add("Reshape", [e.operand(0), e.builder.dims([*outer, math.prod(d for d, _ in sizes)])])
+    elements = e.add("Gather", [planes, e.constant(table)], axis=len(outer))
+    best = e.add("ArgMax", [elements], axis=-1, keepdims=1)
+    if e.spec().dtype.is_float:
+        no_number = e.cast(e.add("IsNaN", [elements]), DType.INT32)
+        last = e.add("ArgMax", [no_number], axis=-1, keepdims=1, select_last_index=1)
+        found = e.add("ReduceMax", [no_number, e.ints([-1])], keepdims=1)
+        best = e.add("Where", [e.add("Greater", [found, e.constant(0, DType.INT32)]), last, best])
+    everywhere = e.add("Expand", [e.constant(table), e.builder.dims([*outer, *table.shape])])
+    shape = e.builder.dims([*outer, *(o for _, o in sizes)])
+    for source, name in zip((elements, everywhere), e.outs, strict=True):
+        chosen = e.add("GatherElements", [source, best], axis=-1)
+        e.builder.add("Reshape", [chosen, shape], [name])
 
 
 def _unpool(e: NodeExport) -> None:
@@ -154,11 +231,11 @@ def _max_roi(e: NodeExport) -> None:
 
 
 EXPORTERS: dict[str, Exporter] = {
-    "adaptive_avg_pool": _adaptive("AveragePool", "GlobalAveragePool"),
-    "adaptive_max_pool": _adaptive("MaxPool", "GlobalMaxPool"),
-    "avg_pool": _average,
-    "lp_pool": _lp,
-    "max_pool": _max,
+    "adaptive_avg_pool": _pool(_adaptive("AveragePool", "GlobalAveragePool"), "output_size"),
+    "adaptive_max_pool": _pool(_adaptive("MaxPool", "GlobalMaxPool"), "output_size"),
+    "avg_pool": _pool(_average),
+    "lp_pool": _pool(_lp),
+    "max_pool": _pool(_max),
     "max_roi_pool": _max_roi,
     "max_unpool": _unpool,
     "roi_align": _roi_align,

@@ -215,6 +215,27 @@ def _absolute(n: AtenLoweringContext, x: str, y: str) -> PairResults:
     return str(b.where(b.logical_or(b.isinf(x), b.isinf(y)), float("inf"), finite))
 
 
+def _vector_norm(n: AtenLoweringContext, x: str, y: str) -> PairResults:
+    """Lower a norm as that of the magnitudes."""
+    n.args = {**n.args, "self": TensorRef(str(_absolute(n, x, y)))}
+    return reduce.LOWERINGS["linalg_vector_norm"](n)
+
+
+def _log(n: AtenLoweringContext, x: str, y: str) -> PairResults:
+    return ComplexPair(str(n.b.log(str(_absolute(n, x, y)))), str(n.b.atan2(y, x)))
+
+
+def _sgn(n: AtenLoweringContext, x: str, y: str) -> PairResults:
+    size = str(_absolute(n, x, y))
+    size = str(n.b.where(n.b.eq(size, 0.0), 1.0, size))
+    return ComplexPair(str(n.b.div(x, size)), str(n.b.div(y, size)))
+
+
+def _any_part(op: str, join: str) -> PairLowering:
+    """Return the lowering of a test of both parts."""
+    return _of_first(lambda n, x, y: str(n.b.call(join, n.b.call(op, x), n.b.call(op, y))))
+
+
 def _exp(n: AtenLoweringContext, x: str, y: str) -> PairResults:
     size = n.b.exp(x)
     return ComplexPair(str(n.b.mul(size, n.b.cos(y))), str(n.b.mul(size, n.b.sin(y))))
@@ -428,6 +449,11 @@ PAIR_LOWERINGS: Mapping[str, PairLowering] = (
         "angle": _of_first(lambda n, x, y: str(n.b.atan2(y, x))),
         "constant_pad_nd": _padded,
         "exp": _of_first(_exp),
+        "isinf": _any_part("isinf", "logical_or"),
+        "isnan": _any_part("isnan", "logical_or"),
+        "linalg_vector_norm": _of_first(_vector_norm),
+        "log": _of_first(_log),
+        "sgn": _of_first(_sgn),
         "pow.Tensor_Scalar": _of_first(_power),
         "reciprocal": _of_first(_reciprocal),
         "imag": _of_first(lambda n, x, y: y),

@@ -10,6 +10,7 @@ import numpy as np
 
 from ....ir import GraphBuilder
 from ....types import Dim, DimLike, DType, TensorSpec
+from ...dense_rows import MAX_ROWS
 from ...not_lowered import NotLowered
 
 __all__ = [
@@ -62,10 +63,11 @@ class AtenLoweringContext:
     b:     the builder; nodes made through it carry this call's source.
     op:    ATen name with overload, if there is one: ``add.Tensor``, ``mm``.
     args:  tensors are ``TensorRef``, symbolic integers ``Dim``, dtypes ``DType``, lists of them lists.
+    max_rows: maximum rows of a system or factorization (``dense_rows``).
     read:  names of arguments that the lowering has used; ignoring one with a non-default value is an error of the lowering.
     """
 
-    __slots__ = ("_dense", "_users", "args", "b", "op", "read", "results")
+    __slots__ = ("_dense", "_users", "args", "b", "max_rows", "op", "read", "results")
 
     def __init__(
         self,
@@ -75,6 +77,7 @@ class AtenLoweringContext:
         results: Sequence[TensorSpec | None],
         users: Callable[[int], bool],
         dense: frozenset[str] = frozenset(),
+        max_rows: int = MAX_ROWS,
     ) -> None:
         self.b, self.op, self.args, self.results, self._users, self._dense = (
             b,
@@ -84,6 +87,7 @@ class AtenLoweringContext:
             users,
             dense,
         )
+        self.max_rows = max_rows
         self.read: set[str] = set()
 
     def __getitem__(self, name: str) -> Any:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+
 from ....ir import MAX_CONST_ELEMENTS
-from ....types import Dim
+from ....types import Dim, DType, TensorSpec
 from ...not_lowered import NotLowered
 from .context import IGNORED_ARGUMENTS, AtenLoweringContext, OpLowering, Results
 
@@ -95,10 +98,96 @@ def _eye(n: AtenLoweringContext) -> Results:
 
 def _random(op: str) -> OpLowering:
     def lower(n: AtenLoweringContext) -> Results:
-        n.ignore("size")
+        n.ignore("size", "self")
         return str(n.b.call(op, size=n.out().shape, dtype=n.dtype()))
 
     return lower
+
+
+def _normal(n: AtenLoweringContext) -> Results:
+    """Lower normal with numbers or tensors as mean and deviation."""
+    n.ignore("self", "size", "dtype")
+    spec, (mean, std) = n.out(), (n.operand(name) for name in ("mean", "std"))
+    if not isinstance(mean, str) and not isinstance(std, str):
+        return str(n.b.randn(size=spec.shape, dtype=spec.dtype, mean=float(mean or 0), std=float(std or 0)))
+    y = n.b.mul(n.b.randn(size=spec.shape, dtype=spec.dtype), n.typed(std, spec.dtype))
+    return str(n.b.add(y, n.typed(mean, spec.dtype)))
+
+
+def _uniform(n: AtenLoweringContext) -> Results:
+    n.ignore("self")
+    bounds = {"low": float(n["from"]), "high": float(n["to"])}
+    return str(n.b.rand(size=n.out().shape, dtype=n.out().dtype, **bounds))
+
+
+def _randint(n: AtenLoweringContext) -> Results:
+    """Lower integers of a range: the floor of a uniform float64, whose 53 bits make each of them equally likely but for 2**-53."""
+    n.ignore("self", "size", "dtype")
+    low, high = (n["low"] if "low" in n.args else 0), n["high"]
+    if not isinstance(low, int) or not isinstance(high, int):
+        raise NotLowered("its range is known only at run time")
+    y = n.b.floor(n.b.mul(n.b.rand(size=n.out().shape, dtype=DType.FLOAT64), float(high - low)))
+    whole = n.b.cast(y, dtype=DType.INT64)
+    return n.cast(str(n.b.add(whole, low)), n.out().dtype)
+
+
+def _of_uniform(formula: Callable[[AtenLoweringContext, str], str]) -> OpLowering:
+    """Return the lowering of a draw that is a function of a uniform number in (0, 1)."""
+
+    def lower(n: AtenLoweringContext) -> Results:
+        n.ignore("self")
+        return n.cast(formula(n, _open_uniform(n, n.out())), n.out().dtype)
+
+    return lower
+
+
+def _open_uniform(n: AtenLoweringContext, like: TensorSpec) -> str:
+    """Return uniform numbers in (0, 1): half a step is added to each, which rounds the largest ones to 1 or above."""
+    wide = DType.FLOAT64 if like.dtype is DType.FLOAT64 else DType.FLOAT32
+    bits = 53 if wide is DType.FLOAT64 else 24
+    number = n.b.add(n.b.rand(size=like.shape, dtype=wide), 2.0 ** -(bits + 1))
+    return str(n.b.minimum(number, 1 - 2.0**-bits))
+
+
+def _exponential(n: AtenLoweringContext, u: str) -> str:
+    return str(n.b.div(n.b.neg(n.b.log(u)), float(n["lambd"])))
+
+
+def _geometric(n: AtenLoweringContext, u: str) -> str:
+    return str(n.b.ceil(n.b.div(n.b.log(u), math.log1p(-float(n["p"])))))
+
+
+def _cauchy(n: AtenLoweringContext, u: str) -> str:
+    angle = n.b.tan(n.b.mul(n.b.sub(u, 0.5), math.pi))
+    return str(n.b.add(n.b.mul(angle, float(n["sigma"])), float(n["median"])))
+
+
+def _log_normal(n: AtenLoweringContext) -> Results:
+    n.ignore("self")
+    kind = {"mean": float(n["mean"]), "std": float(n["std"])}
+    return str(n.b.exp(n.b.randn(size=n.out().shape, dtype=n.out().dtype, **kind)))
+
+
+def _bernoulli_p(n: AtenLoweringContext) -> Results:
+    spec, p = n.out(), n.operand("p")
+    wide = DType.FLOAT64 if spec.dtype is DType.FLOAT64 else DType.FLOAT32
+    n.ignore("self")
+    if isinstance(p, str):
+        p = n.cast(p, wide)
+        p = p if n.spec(p).shape == spec.shape else str(n.b.expand(p, size=spec.shape))
+    else:
+        p = str(n.b.full(size=spec.shape, value=float(p or 0), dtype=wide))
+    return n.cast(str(n.b.bernoulli(p)), spec.dtype)
+
+
+def _multinomial(n: AtenLoweringContext) -> Results:
+    """Lower multinomial. Without replacement: classes in the order of probability / exponential number."""
+    samples, spec = n["num_samples"], n.spec()
+    weights = n.cast(n.x, spec.dtype if spec.dtype is DType.FLOAT64 else DType.FLOAT32)
+    if n["replacement"]:
+        return str(n.b.multinomial(n.b.log(weights), samples=samples))
+    race = n.b.div(weights, n.b.neg(n.b.log(_open_uniform(n, spec))))
+    return str(n.b.topk(race, k=samples, dim=-1, largest=True, sorted=True)[1])
 
 
 def _randperm(n: AtenLoweringContext) -> Results:
@@ -120,6 +209,19 @@ def _dropout(n: AtenLoweringContext) -> Results:
 LOWERINGS: dict[str, OpLowering] = {
     "arange.start_step": _arange,
     "bernoulli": lambda n: str(n.b.bernoulli(n.x)),
+    "bernoulli.Tensor": _bernoulli_p,
+    "bernoulli.p": _bernoulli_p,
+    "cauchy": _of_uniform(_cauchy),
+    "exponential": _of_uniform(_exponential),
+    "geometric": _of_uniform(_geometric),
+    "log_normal": _log_normal,
+    "multinomial": _multinomial,
+    **dict.fromkeys(
+        ("normal.Tensor_Tensor", "normal.Tensor_float", "normal.float_Tensor", "normal.float_float"), _normal
+    ),
+    "normal_functional": _normal,
+    **dict.fromkeys(("randint", "randint.low", "randint_like", "randint_like.low_dtype"), _randint),
+    "uniform": _uniform,
     "dropout": _dropout,
     "empty.memory_format": _zeros,
     "empty_like": _zeros,
@@ -132,7 +234,9 @@ LOWERINGS: dict[str, OpLowering] = {
     "full_like": _full("fill_value"),
     "native_dropout": _dropout,
     "rand": _random("rand"),
+    "rand_like": _random("rand"),
     "randn": _random("randn"),
+    "randn_like": _random("randn"),
     "new_empty_strided": _zeros,
     "randperm": _randperm,
     "scalar_tensor": _scalar,

@@ -53,29 +53,71 @@ def _index_put(n: AtenLoweringContext) -> Results:
     accumulate, values = n["accumulate"], n.cast(n.t("values"), n.spec().dtype)
     present = [i for i in n.ts("indices") if i is not None]
     masks = [i for i in present if n.spec(i).dtype is DType.BOOL]
-    if masks and present == masks[:1] and n.ts("indices")[0] is not None:
-        return _masked(n, masks[0], values, accumulate)
+    if masks and present == masks[:1]:
+        return _masked(n, masks[0], values, accumulate, n.ts("indices").index(masks[0]))
     return str(n.b.index_put(n.x, values, *_indices(n), accumulate=accumulate))
 
 
-def _masked(n: AtenLoweringContext, mask: str, values: str, accumulate: bool) -> str:
-    """Lower ``x[mask] = values``: as a where with one value for every element that the mask selects, else in the order of the elements."""
-    x, m, shape = n.spec(), n.spec(mask), n.spec(values).shape
-    behind = x.rank - m.rank
-    wide = mask if not behind else str(n.b.unsqueeze(mask, dims=list(range(m.rank, x.rank))))
+def _masked(n: AtenLoweringContext, mask: str, values: str, accumulate: bool, at: int) -> str:
+    """Lower ``x[..., mask, ...] = values``: as a where with one value for every element that the mask selects, else in the order of the elements.
+
+    at: number of dims before those of the mask.
+    """
+    x, m, shape = n.spec(), n.spec(mask), list(n.spec(values).shape)
+    behind = x.rank - m.rank - at
+    wide = mask if not behind else str(n.b.unsqueeze(mask, dims=list(range(m.rank, m.rank + behind))))
     base = str(n.b.full(size=x.shape, value=0, dtype=x.dtype)) if accumulate else n.x
-    if len(shape) == behind + 1 and shape[0] == 1:  # one row for all selected elements
-        written = n.b.where(wide, n.b.squeeze(values, dims=[0]), base)
-    elif len(shape) <= behind:
-        written = n.b.where(wide, values, base)
+    if len(shape) <= behind or shape[-behind - 1] == 1:  # one row for all selected elements
+        if len(shape) > behind:
+            row = [*shape[: -behind - 1], *[1] * m.rank, *shape[len(shape) - behind :]]
+            values = str(n.b.view(values, size=row))
+        written = str(n.b.where(wide, values, base))
     else:
-        trailing = x.shape[m.rank :]
-        if shape[1:] != trailing:
-            values = str(n.b.expand(values, size=[shape[0], *trailing]))
-        if behind:
-            wide = str(n.b.expand(wide, size=x.shape))
-        written = n.b.masked_scatter(base, wide, values)
+        order = [*range(at, at + m.rank), *range(at), *range(at + m.rank, x.rank)]
+        trailing = [x.shape[d] for d in order[m.rank :]]
+        count, k = shape[-behind - 1], len(shape) - behind - 1
+        if at:  # the selected elements first, as the mask's dims of x
+            missing = at - k
+            values = str(n.b.view(values, size=[*[1] * missing, *shape])) if missing else values
+            values = str(n.b.permute(values, dims=[at, *range(at), *range(at + 1, at + 1 + behind)]))
+            base = str(n.b.permute(base, dims=order))
+        if list(n.spec(values).shape[1:]) != trailing:
+            values = str(n.b.expand(values, size=[count, *trailing]))
+        wide = mask if not trailing else str(n.b.unsqueeze(mask, dims=list(range(m.rank, x.rank))))
+        if trailing:
+            wide = str(n.b.expand(wide, size=n.spec(base).shape))
+        written = str(n.b.masked_scatter(base, wide, values))
+        if at:
+            written = str(n.b.permute(written, dims=[order.index(d) for d in range(x.rank)]))
     return str(n.b.add(n.x, written) if accumulate else written)
+
+
+def _put(n: AtenLoweringContext) -> Results:
+    """Lower put: index_put of the flat tensor."""
+    b, spec = n.b, n.spec()
+    flat, index, source = (
+        str(b.view(value, size=[math.prod(n.spec(value).shape, start=1)]))
+        for value in (n.x, n.t("index"), n.cast(n.t("source"), spec.dtype))
+    )
+    return str(b.view(b.index_put(flat, source, index, accumulate=n["accumulate"]), size=spec.shape))
+
+
+def _repeat_interleave(n: AtenLoweringContext) -> Results:
+    """Lower the indices of repeat_interleave. Of a known number, index j is the number of elements that end at or before j."""
+    b, repeats = n.b, n.t("repeats")
+    n.ignore("output_size")
+    (count,) = n.out().shape
+    if isinstance(count, Dim) and n["output_size"] is None:
+        return str(b.repeat_interleave(repeats, count=count))
+    wide = n.cast(repeats, DType.INT64)
+    # A negative repeat, or another sum than output_size, leads to an index that is reported.
+    other = b.ne(b.sum(wide, dim=[0], keepdim=True, dtype=DType.INT64), count)
+    ends = b.where(b.logical_or(b.lt(wide, 0), other), count + 1, b.cumsum(wide, dim=0))
+    zeros = b.full(size=[count + 1], value=0, dtype=DType.INT64)
+    ones = b.full(size=n.spec().shape, value=1, dtype=DType.INT64)
+    ended = b.scatter(zeros, ends, ones, dim=0, reduce="add", include_self=True)
+    counts = str(b.cumsum(b.slice(ended, dim=0, start=0, end=count, step=1), dim=0))
+    return n.cast(counts, n.out().dtype)
 
 
 def _scatter(mode: str | None, source: str) -> OpLowering:
@@ -334,6 +376,8 @@ LOWERINGS: dict[str, OpLowering] = {
     "nonzero": _found("nonzero", "self"),
     "nonzero_static": _nonzero_static,
     "one_hot": _one_hot,
+    "put": _put,
+    "repeat_interleave.Tensor": _repeat_interleave,
     "scatter.reduce": _scatter(None, "src"),
     "scatter.src": _scatter("none", "src"),
     "scatter.value": _scatter("none", "value"),
