@@ -20,7 +20,7 @@ from unittest import mock
 
 import paths  # noqa: F401
 import torch
-from attention_sizes import by_turns
+from attention_sizes import by_turns, captured
 from gpu_report import Report, run_parts
 
 from xpuruntime.compiler import compile as compile_graph
@@ -159,14 +159,7 @@ def peer_of(inputs: dict[str, torch.Tensor]) -> Callable[[], Any]:
             x = torch.nn.functional.scaled_dot_product_attention(x, k, v, attn_mask=mask, enable_gqa=grouped)
         return x
 
-    side = torch.cuda.Stream()
-    with torch.cuda.stream(side):
-        work()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        work()
-    return graph.replay
+    return captured(work)
 
 
 def chunks(report: Report, args: argparse.Namespace) -> list[dict[str, Any]]:

@@ -168,6 +168,18 @@ PEERS = {
 }
 
 
+def captured(work: Callable[[], Any]) -> Callable[[], Any]:
+    """Return the replay of a CUDA graph of PyTorch's work."""
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        work()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        work()
+    return graph.replay
+
+
 def peer_of(s: Sizes, name: str) -> Callable[[], Any]:
     """PyTorch's, as many in a row in a CUDA graph."""
     q, k, v = tensors(s)
@@ -181,14 +193,7 @@ def peer_of(s: Sizes, name: str) -> Callable[[], Any]:
                 )
         return x
 
-    side = torch.cuda.Stream()
-    with torch.cuda.stream(side):
-        work()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        work()
-    return graph.replay
+    return captured(work)
 
 
 def error_of(s: Sizes, inputs: Sequence[torch.Tensor], y: torch.Tensor) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import xpuruntime as xrt
 from xpuruntime import ExecutionPolicy
 from xpuruntime.decisions import Reason
 from xpuruntime.errors import WrongResult
+from xpuruntime.frontends.model_file import open_model
 from xpuruntime.inference.execution.seeded_inputs import sample_feeds
 from xpuruntime.inference.native.model import native_model
 from xpuruntime.inference.self_check import check as checks
@@ -355,6 +357,60 @@ def test_a_vendor_is_not_believed_where_every_value_is_that_of_the_interpreter(
     monkeypatch.setenv(HOOK, f"{last}:element")
     with pytest.raises(WrongResult, match="disagrees with"):
         opened(model, ALWAYS, cache_dir=tmp_path / "other").close()
+
+
+def levels(path: Path) -> dict[str, np.ndarray]:
+    """Write a model of the levels (logarithms of power) of 24 filters of 1,024 taps, and return a tone that most of them suppress.
+
+    Terms of such a sum nearly cancel, so that float32 leaves a few digits of it.
+    """
+    rng = np.random.default_rng(0)
+    t = np.arange(1024)
+    window = np.hanning(1024) ** 2
+    filters = [window * np.cos(2 * np.pi * f * t) for f in np.linspace(0.05, 0.45, 24)]
+    b = GraphBuilder("levels")
+    x = b.input("x", "float32[n, 1, 6000]")
+    w = b.weight("w", "float32[24, 1, 1024]")
+    y = b.convolution(x, w, None, stride=[64], padding=[0], dilation=[1])
+    b.output("levels", b.log(b.add(b.mul(y, y), 1e-9)))
+    weights = {"w": np.stack(filters)[:, None].astype(np.float32)}
+    path.write_bytes(xrt.export_onnx(b.build(), weights=weights).SerializeToString())
+    tone = np.sin(2 * np.pi * 0.013 * np.arange(6000)) + 1e-7 * rng.standard_normal(6000)
+    return {"x": tone[None, None].astype(np.float32)}
+
+
+@pytest.mark.parametrize("vendor", [False, True])
+def test_a_model_that_amplifies_rounding_is_not_called_wrong(vendor, tmp_path, request):
+    onnxruntime = pytest.importorskip("onnxruntime") if vendor else None
+    if vendor:
+        request.getfixturevalue("loads_engines")
+    feeds = levels(tmp_path / "levels.onnx")
+    with opened(tmp_path / "levels.onnx", ALWAYS, cache_dir=tmp_path / "store") as session:
+        ours = session.run(feeds)["levels"]
+    if onnxruntime is not None:
+        (theirs,) = onnxruntime.InferenceSession(tmp_path / "levels.onnx").run(None, feeds)
+        assert not compare("levels", ours, theirs, 5e-5).ok
+
+
+def test_a_vendor_that_is_farther_from_float64_is_not_believed(tmp_path):
+    feeds = levels(tmp_path / "levels.onnx")
+    model = open_model(tmp_path / "levels.onnx")
+    subject = checks.CheckedModel(
+        model, "native", DType.FLOAT32, lambda feeds: [], None, feeds, "inputs", False
+    )
+    graph = native_model(model).graph
+    work = checks.work_of(graph, {"n": 1})
+    (exact,) = checks.Interpreter(model).exact(feeds, math.inf)
+
+    def is_as_exact(ours: float, theirs: float) -> bool:
+        """Return the answer for outputs that differ by so much of the largest value."""
+        shifted = [(exact + by * np.abs(exact).max()).astype(np.float32) for by in (ours, theirs)]
+        return checks._is_as_exact(subject, [shifted[0]], [shifted[1]], graph, work)
+
+    assert is_as_exact(4e-4, 4e-4)
+    assert is_as_exact(4e-4, 2e-4)
+    assert not is_as_exact(4e-4, 5e-5)
+    assert not is_as_exact(0.3, 0.3), "a vendor that is wrong excuses nothing"
 
 
 def test_small_scores_are_still_judged(tmp_path, monkeypatch, loads_engines):

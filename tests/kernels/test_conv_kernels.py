@@ -8,92 +8,17 @@ from dataclasses import replace
 import ml_dtypes
 import numpy as np
 import pytest
+from support.convolutions import LEVELS, conv, conv_call, draw
 from support.device_under_test import named
 from support.one_kernel import Weight, channels_last, check_kernel
 
 from xpuruntime.codegen.cpp.target import cpu_target
-from xpuruntime.ir import GraphBuilder
-from xpuruntime.kernels.cpu.conv import pixels
 from xpuruntime.kernels.cpu.conv.depthwise import CpuDepthwise
 from xpuruntime.kernels.cpu.conv.generated import GeneratedConv
 from xpuruntime.kernels.cpu.conv.windows import window_product
 from xpuruntime.kernels.cpu.tasks import LoopedTasks
-from xpuruntime.kernels.kernel import NodeCall, Operand
 from xpuruntime.kernels.portable.windows.conv import DeformedConv, NaiveConv
 from xpuruntime.kernels.spec.conv_shape import ConvShape
-from xpuruntime.types import DType, TensorSpec
-
-LEVELS = ("cpu:x86-64-v2", "cpu:x86-64-v3", "cpu:x86-64-v4", "cpu:x86-64-v4+bf16")
-
-
-def draw(seed, *shape, dtype=np.float32):
-    return (np.random.default_rng(seed).standard_normal(shape)).astype(dtype)
-
-
-def conv(
-    n=1, c=3, o=5, size=(7, 6), kernel=(3, 3), stride=None, padding=None, dilation=None, groups=1, *,
-    bias=True, residual=False, act=None, transposed=False, output_padding=(), known=True, dtype=np.float32,
-    last=True, kernel_row=None, pad_to=1, x=None, known_bias=False, **options,
-):  # fmt: skip
-    """Check one convolution; ``last``: channels-last operands and result. known, known_bias: whether filters and bias are constant."""
-    d = len(size)
-    stride, dilation = list(stride or [1] * d), list(dilation or [1] * d)
-    padding = list(padding if padding is not None else [0] * d)
-    x = draw(1, n, c, *size, dtype=dtype) if x is None else x
-    shape = (c, o // groups, *kernel) if transposed else (o, c // groups, *kernel)
-    w = draw(2, *shape, dtype=dtype)
-    b = draw(3, o, dtype=dtype) if bias else None
-    operands = [x, Weight(w) if known else w, Weight(b) if bias and known_bias else b]
-    attrs = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
-    attrs |= {"transposed": transposed, "output_padding": list(output_padding)}
-    op = "convolution"
-    begins, ends = (padding * 2)[:d], (padding * 2)[d : 2 * d] if len(padding) == d else padding[d:]
-    if transposed:
-        extra = output_padding or [0] * d
-        out = [
-            (i - 1) * s + (k - 1) * w + 1 - b - e + p
-            for i, s, k, w, b, e, p in zip(size, stride, kernel, dilation, begins, ends, extra, strict=True)
-        ]
-    else:
-        out = [
-            (i + b + e - w * (k - 1) - 1) // s + 1
-            for i, k, s, w, b, e in zip(size, kernel, stride, dilation, begins, ends, strict=True)
-        ]
-    layouts = {0: channels_last(x.shape, pad_to)} if last else {}
-    if residual or act:
-        op = "fused_convolution"
-        r = (
-            draw(4, *(residual if isinstance(residual, tuple) else (n, o, *out)), dtype=dtype)
-            if residual
-            else None
-        )
-        operands.append(r)
-        attrs["act"] = act or "none"
-        if last and r is not None and r.shape == (n, o, *out):
-            layouts[3] = channels_last(r.shape, pad_to)
-    outs = {0: channels_last((n, o, *out), pad_to)} if last else {}
-    return check_kernel(
-        kernel_row or GeneratedConv(), op, operands, layouts=layouts, out_layouts=outs, **attrs, **options
-    )
-
-
-def conv_call(n, c, o, size, kernel=(3, 3), *, stride=(1, 1), padding=(1, 1), transposed=False):
-    """A convolution as kernels see it, channels last."""
-    b = GraphBuilder("one")
-    shape = (c, o, *kernel) if transposed else (o, c, *kernel)
-    x, w = (
-        b.input("x", TensorSpec((n, c, *size), DType.FLOAT32)),
-        b.weight("w", TensorSpec(shape, DType.FLOAT32)),
-    )
-    b.call(
-        "convolution", x, w, None, stride=list(stride), padding=list(padding), dilation=[1, 1], transposed=transposed,
-    )  # fmt: skip
-    specs = {x: b.spec(x), w: b.spec(w), "y": b.spec(b.nodes[0].outputs[0].name)}
-    for value in (x, "y"):
-        specs[value] = replace(specs[value], layout=channels_last(specs[value].shape))
-    operands = tuple(Operand(v, specs[v], v == "w") for v in (x, w))
-    return NodeCall(b.nodes[0], (*operands, None), (specs["y"],))
-
 
 SHAPES = {
     "pointwise": {"c": 64, "o": 64, "size": (9, 5), "kernel": (1, 1)},
@@ -308,131 +233,6 @@ def test_tall_kernels_of_few_channels(dtype):
         shape = {"c": c, "o": 21, "size": (40, 13), "kernel": (17, 1), "dtype": dtype}
         conv(**shape, n=2, padding=[3, 0, 5, 1], stride=[2, 1], split=4)
         conv(**shape, dilation=[2, 1], act="relu", residual=True)
-
-
-# Few filters: vectors run along output positions.
-PIXELS = {
-    "row": {"c": 5, "o": 1, "size": (1211,), "kernel": (7,), "padding": [3]},
-    "row, dilated": {"n": 2, "c": 3, "o": 2, "size": (150,), "kernel": (5,), "dilation": [3], "padding": [4, 9]},
-    "image": {"n": 2, "c": 9, "o": 1, "size": (13, 37), "padding": [1, 1]},
-    "rows apart": {"c": 4, "o": 3, "size": (23, 41), "kernel": (3, 2), "stride": [2, 1], "dilation": [3, 2], "padding": [1, 0, 4, 3]},
-    "several tiles of filters": {"c": 6, "o": 11, "size": (7, 70), "padding": [1, 1]},
-    "groups": {"c": 12, "o": 6, "size": (11, 40), "groups": 3, "padding": [1, 1]},
-    "pointwise": {"n": 2, "c": 33, "o": 2, "size": (9, 19), "kernel": (1, 1)},
-    "volume": {"n": 2, "c": 2, "o": 2, "size": (4, 5, 19), "kernel": (3, 2, 3), "stride": [2, 1, 1], "padding": [1, 1, 1]},
-    "one channel": {"c": 1, "o": 1, "size": (9, 33), "padding": [1, 1]},
-    "several chunks": {"c": 401, "o": 1, "size": (90,), "kernel": (3,), "padding": [1]},
-    "long": {"c": 3, "o": 1, "size": (1300,), "kernel": (211,)},
-    "beyond both ends": {"c": 2, "o": 3, "size": (2, 3), "kernel": (2, 2), "padding": [5, 90]},
-    "cropping": {"c": 8, "o": 2, "size": (9, 60), "padding": [-1, -3, 0, -2]},
-    "few positions": {"c": 8, "o": 2, "size": (3, 2), "kernel": (2, 2)},
-    "kernel beyond input": {"c": 4, "o": 1, "size": (2, 2), "kernel": (5, 5), "padding": [2, 2]},
-}  # fmt: skip
-TRANSPOSED_PIXELS = {
-    "decoder": {"c": 33, "o": 1, "size": (700,), "kernel": (16,), "stride": [8]},
-    "two runs": {"n": 2, "c": 19, "o": 1, "size": (29,), "kernel": (20,), "stride": [8], "padding": [3]},
-    "two filters": {"n": 2, "c": 5, "o": 2, "size": (6, 21), "kernel": (4, 5), "stride": [2, 3], "padding": [1, 2]},
-    "no stride": {"c": 6, "o": 1, "size": (5, 26), "kernel": (3, 2), "padding": [2, 0], "dilation": [1, 3]},
-}  # fmt: skip
-
-
-class ByPixels(GeneratedConv):
-    """The kernel, which must choose vectors of positions for every stage."""
-
-    def lower(self, call, target):
-        lowered = super().lower(call, target)
-        assert all("conv_pixels" in s.parts for s in lowered.stages)
-        return lowered
-
-
-@pytest.fixture
-def by_pixels(monkeypatch):
-    """Vectors of positions wherever they are possible."""
-    monkeypatch.setattr(pixels, "_MAX_TIME", float("inf"))
-    return ByPixels()
-
-
-@pytest.mark.sampled(4)
-@pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("name", PIXELS)
-@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, ml_dtypes.bfloat16])
-def test_few_filters_on_every_level(level, name, dtype, by_pixels):
-    for last in (True, False):
-        shape = {"last": last, "dtype": dtype, "target": level, "kernel_row": by_pixels} | PIXELS[name]
-        conv(**shape, residual=True, act="relu", split=3)
-        conv(**shape, bias=False, pad_to=16 if last else 1)
-
-
-@pytest.mark.sampled(3)
-@pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("name", TRANSPOSED_PIXELS)
-@pytest.mark.parametrize("dtype", [np.float32, np.float64, ml_dtypes.bfloat16])
-def test_transposed_ones_with_few_filters(level, name, dtype, by_pixels):
-    for last in (True, False):
-        shape = {"last": last, "dtype": dtype, "target": level, "kernel_row": by_pixels} | TRANSPOSED_PIXELS[
-            name
-        ]
-        conv(**shape, transposed=True, known_bias=True, residual=True, act="gelu", split=3)
-        conv(**shape, transposed=True)
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float16])
-def test_few_filters_that_are_computed(dtype, by_pixels):
-    for name in ("rows apart", "groups", "several tiles of filters"):
-        shape = {"dtype": dtype, "kernel_row": by_pixels} | PIXELS[name]
-        computed = conv(**shape, known=False)[0]
-        assert (computed == conv(**shape)[0]).all()  # the same order of sums
-
-
-def test_few_filters_give_the_same_bits_in_any_layout_and_split(by_pixels):
-    for name in PIXELS:
-        shape = {"kernel_row": by_pixels} | PIXELS[name]
-        whole = conv(**shape)[0]
-        for seed in range(2):
-            assert (conv(**shape, split=seed)[0] == whole).all()
-            assert (conv(**shape, split=seed, last=False)[0] == whole).all()
-
-
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_what_is_no_number_stays_in_the_windows_of_few_filters(bad, by_pixels):
-    for name in ("row", "image", "groups", "volume"):
-        shape = PIXELS[name]
-        x = draw(7, shape.get("n", 1), shape["c"], *shape["size"])
-        x.reshape(-1)[[0, x.size // 2, -1]] = bad
-        for last in (True, False):
-            conv(**shape, x=x, last=last, kernel_row=by_pixels)
-
-
-def test_empty_ones_with_few_filters():
-    for last in (True, False):
-        conv(n=0, c=6, o=1, size=(50,), kernel=(3,), last=last)
-        conv(n=0, c=6, o=1, size=(50,), kernel=(4,), stride=[2], transposed=True, last=last)
-
-
-@pytest.mark.parametrize("level", LEVELS)
-def test_vectors_of_positions_are_chosen_where_they_are_faster(level):
-    def runs_along_positions(*shape, last=True, **options):
-        call = conv_call(*shape, **options)
-        if not last:
-            x, w, bias = call.inputs
-            call = replace(call, inputs=(replace(x, spec=replace(x.spec, layout=None)), w, bias))
-        stages = GeneratedConv().lower(call, cpu_target(level)).stages
-        return all("conv_pixels" in s.parts for s in stages)
-
-    wide = {"kernel": (1, 7), "padding": (0, 3)}
-    for last in (True, False):
-        assert runs_along_positions(1, 32, 1, (1, 8192), **wide, last=last)
-        assert runs_along_positions(1, 64, 1, (100, 100), last=last)
-        assert not runs_along_positions(1, 32, 1, (1, 8192), **wide, stride=(1, 2), last=last)
-        assert not runs_along_positions(1, 64, 64, (56, 56), last=last)
-    assert runs_along_positions(1, 1, 1, (100, 100))
-    assert not runs_along_positions(1, 1, 16, (100, 100))
-    assert not runs_along_positions(
-        1, 64, 1, (100, 100), (1, 1), padding=(0, 0)
-    )  # channels would be copied for one tap
-    assert not runs_along_positions(1, 128, 1, (7, 7))
-    decoder = {"kernel": (1, 16), "stride": (1, 8), "padding": (0, 0), "transposed": True}
-    assert runs_along_positions(1, 512, 1, (1, 3999), **decoder, last=False)
 
 
 def test_windows_are_read_in_place_without_padding():

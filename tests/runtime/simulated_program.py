@@ -19,9 +19,7 @@ from xpuruntime.program.program import (
     WeightRef,
     WeightTransformRecipe,
 )
-from xpuruntime.runtime import (
-    Executor,
-)
+from xpuruntime.runtime import Executor
 
 N = 1000
 KERNELS = Path(sys.argv[2])

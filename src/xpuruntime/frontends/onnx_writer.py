@@ -19,7 +19,8 @@ import numpy as np
 
 from ..errors import IrError, ModelError
 from ..ir import Graph, Node, Weight, inline_fused
-from ..ir.extensions import is_complex_tensor, unexported_draw
+from ..ir.draws import unexported_draw
+from ..ir.extensions import is_complex_tensor
 from ..ir.ops.control import CONTROL, bodies_of
 from ..protocols import Array
 from ..storage.store import write_atomic

@@ -17,7 +17,7 @@ from ..decisions import Reason
 from ..errors import EngineUnavailable, InputError, PolicyError, StrictError
 from ..fault_reports import report_folders, reports_into
 from ..faults import contained
-from ..frontends.dense_rows import AUTOMATIC_ROWS, MAX_ROWS
+from ..frontends.lowered_parts import AUTOMATIC_ROWS, MAX_ROWS, LoweredParts
 from ..ir.shapes.bounds import Bounds, bounds_of
 from ..policies import ExecutionPolicy, KernelPolicy, Policy
 from ..printable import logger
@@ -169,7 +169,8 @@ class InferenceSession:
         ):
             # A part that PyTorch computes faster stays PyTorch's operator.
             rows = AUTOMATIC_ROWS if request.divides_modules else MAX_ROWS
-            self._model = open_any(model, example_inputs, dynamic_shapes, used, rows, request.names_native)
+            parts = LoweredParts(rows, draws=request.names_native)
+            self._model = open_any(model, example_inputs, dynamic_shapes, used, parts)
             if opened is not None and (changes := opened.validate(self._model, request)):
                 from .lock_checks.programs import changes_text
 

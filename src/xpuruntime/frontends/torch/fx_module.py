@@ -11,7 +11,7 @@ from ...errors import ModelError
 from ...ir import Graph
 from ...types import TensorSpec
 from ..builder import ImportBuilder
-from ..dense_rows import AUTOMATIC_ROWS
+from ..lowered_parts import AUTOMATIC_ROWS
 from ..not_lowered import NotLowered
 from .dims import SymbolNames, spec_of
 from .lower import AtenLowering

@@ -21,10 +21,11 @@ from typing import Any, NamedTuple
 from ...errors import ModelError
 from ...faults import contained
 from ...ir import Graph, save_weights
-from ...ir.extensions import ATEN, EXPORTED_DRAWS, PYTORCH_DRAWS, draws_numbers
+from ...ir.draws import EXPORTED_DRAWS, PYTORCH_DRAWS, draws_numbers
+from ...ir.extensions import ATEN
 from ...progress import step
 from ...protocols import Array
-from ..dense_rows import MAX_ROWS
+from ..lowered_parts import EVERYTHING, LoweredParts
 from .checkpoints import saved_names
 from .decompose import decomposed, refuse_extra_dims
 from .export import error_source, exported, find_torch, shapes_by_argument
@@ -59,17 +60,14 @@ class ExportedModel(NamedTuple):
     dynamic_shapes: Mapping[str, Any]
 
     @contained("extract_ir", kind=ModelError)
-    def imported(self, max_rows: int = MAX_ROWS, draws: bool = True) -> TorchImport:
-        """Decompose and lower it, with systems and factorizations of at most ``max_rows`` rows. Raises ModelError.
-
-        draws: False leaves ``PYTORCH_DRAWS`` to PyTorch, as opaque nodes; every draw if PyTorch computes a part of the model anyway.
-        """
+    def imported(self, parts: LoweredParts = EVERYTHING) -> TorchImport:
+        """Decompose and lower it; what is not among ``parts`` becomes opaque nodes. Raises ModelError."""
         who = error_source(self.name)
         step("importing PyTorch's export")
-        keep, left = set(TABLE), frozenset() if draws else PYTORCH_DRAWS
+        keep, left = set(TABLE), frozenset() if parts.draws else PYTORCH_DRAWS
         while True:
             program = decomposed(self.program, keep, who)
-            attempt = ProgramImport(program, self.name, self.dynamic_shapes, self.saved, max_rows, left)
+            attempt = ProgramImport(program, self.name, self.dynamic_shapes, self.saved, parts.max_rows, left)
             graph = attempt.graph(who)
             refused = attempt.lowering.refused & keep
             if not refused and left is PYTORCH_DRAWS and _draws_beside_pytorch(graph):

@@ -10,10 +10,11 @@ from typing import Any
 from ...errors import IrError
 from ...faults import is_fault, recorded
 from ...ir import Value, find_op
-from ...ir.extensions import CONTROL_OPERATORS, draws_numbers
+from ...ir.draws import draws_numbers
+from ...ir.extensions import CONTROL_OPERATORS
 from ...types import Dim, DimLike, DType, TensorSpec
 from ..builder import ImportBuilder
-from ..dense_rows import MAX_ROWS
+from ..lowered_parts import MAX_ROWS
 from ..not_lowered import NotLowered
 from .constants import ConstantEvaluator
 from .control import CONTROL
@@ -46,7 +47,7 @@ class AtenLowering:
 
     values:    FX node -> TensorRef, a list of them, a dim or another plain value.
     evaluator: evaluates nodes that depend on constants alone.
-    max_rows:  maximum rows of a system or factorization (``dense_rows``).
+    max_rows:  maximum rows of a system or factorization (``LoweredParts``).
     refused:   ATen names whose lowering rejected a call, so that PyTorch may decompose them instead.
     draws:     ATen names whose random numbers PyTorch draws: such nodes become opaque.
     """

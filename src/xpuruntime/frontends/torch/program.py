@@ -10,7 +10,7 @@ from ...errors import ModelError
 from ...ir import MAX_CONST_ELEMENTS, Graph, Weight
 from ...types import Dim
 from ..builder import ImportBuilder
-from ..dense_rows import MAX_ROWS
+from ..lowered_parts import MAX_ROWS
 from ..not_lowered import NotLowered
 from .dims import SymbolNames, spec_of
 from .export import find_torch

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ... import __version__
 from ...errors import FormatError, StoreError
-from ...frontends.dense_rows import MAX_ROWS
+from ...frontends.lowered_parts import EVERYTHING, LoweredParts
 from ...ir import Graph
 from ...printable import logger
 from ...storage.code_digest import code_digest
@@ -31,12 +31,11 @@ def import_known(
     example_inputs: Any,
     dynamic_shapes: Any,
     store: Store,
-    max_rows: int = MAX_ROWS,
-    draws: bool = True,
+    parts: LoweredParts = EVERYTHING,
 ) -> TorchImport:
     """Return ``import_torch``; for an export that was imported before, return the graph from its store record. Raises as ``import_torch``.
 
-    max_rows, draws: as for ``ExportedModel.imported``.
+    parts: what of the module is lowered.
     """
     from ...frontends.torch.exported_digest import exported_digest
     from ...frontends.torch.importer import TorchImport, export_torch
@@ -47,13 +46,13 @@ def import_known(
     if store.mode != "off" and dynamic_shapes is None:
         known = exported_digest(exported.program, exported.saved)
     if known is None:
-        return exported.imported(max_rows, draws)
+        return exported.imported(parts)
     tensors: dict[str, Any] = {**exported.program.constants, **exported.program.state_dict}
     key = {
         "exported": known,
         "name": exported.name,
-        "max_rows": max_rows,
-        "draws": draws,
+        "max_rows": parts.max_rows,
+        "draws": parts.draws,
         "xpuruntime": __version__,
         "code": code_digest("ir", "frontends"),
     }
@@ -68,7 +67,7 @@ def import_known(
 
     result: TorchImport | None = store.recall(KIND, digest(key), recalled)
     if result is None:
-        result = exported.imported(max_rows, draws)
+        result = exported.imported(parts)
         _keep(store, key, result, tensors)
     return result
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import InputError, ModelError
-from ...frontends.dense_rows import MAX_ROWS
+from ...frontends.lowered_parts import EVERYTHING, LoweredParts
 from ...frontends.model_file import open_model
 from ...ir import Graph, Node
 from ...ir.extensions import LEFT_TO_PYTORCH
@@ -38,13 +38,11 @@ def open_any(
     example_inputs: Any,
     dynamic_shapes: Any,
     store: Store,
-    max_rows: int = MAX_ROWS,
-    draws: bool = True,
+    parts: LoweredParts = EVERYTHING,
 ) -> ModelSource:
     """Open a model, an ``nn.Module`` (traced with example inputs) or a ``torch.export.ExportedProgram``. Files use their store records.
 
-    max_rows: rows of a module's matrices up to which systems and factorizations are ops of the graph (``dense_rows``).
-    draws:    False leaves random numbers of a PyTorch model to PyTorch, where its seed decides them.
+    parts: what of a module is lowered.
     Raises ModelError, InputError.
     """
     if is_program(model):
@@ -64,7 +62,7 @@ def open_any(
             "needs example inputs to trace a PyTorch module",
             do="Give example_inputs=(tensor, ...), or an ExportedProgram.",
         )
-    graph, weights = import_known(model, example_inputs, dynamic_shapes, store, max_rows, draws)
+    graph, weights = import_known(model, example_inputs, dynamic_shapes, store, parts)
     return _source(graph, weights)
 
 

@@ -33,7 +33,7 @@ from ...errors import RunError, StrictError
 from ...faults import contained
 from ...frontends.onnx.files.extract import OnnxExtractor
 from ...ir import Graph, bind
-from ...ir.extensions import pytorch_draw
+from ...ir.draws import pytorch_draw
 from ...policies import Policy, Resolved
 from ...printable import logger
 from ...profiler.receipt import Receipt, confirm

@@ -24,7 +24,7 @@ from ...storage.store import Store
 from ...types import DType
 from ..native.model import original_model, sized_model
 from .bounded import Inconclusive, bounded_outputs, differ_in_last_places_of_one
-from .conditioning import MARGIN, sensitivity, widened
+from .conditioning import MARGIN, WIDEST, sensitivity, widened
 from .locate import Located
 from .overflow import as_in_type
 from .record import keep, recall
@@ -146,7 +146,7 @@ def _compared(subject: CheckedModel, check: SelfCheck) -> tuple[Verdict, bool]:
         except XpuError as error:
             return Verdict.none(f"the model does not run on {subject.told}: {error.got or error.what}"), False
         try:
-            return _against(reference, subject, ours, deadline, graph), True
+            return _against(reference, subject, ours, deadline, graph, work), True
         except Inconclusive as finding:
             why_not.append(str(finding))
         except OutOfTime:
@@ -206,7 +206,12 @@ def _timed(who: str, call: Callable[..., _Result], *arguments: Any) -> _Result:
 
 
 def _against(
-    reference: Reference, subject: CheckedModel, ours: Sequence[Array], deadline: float, graph: Graph
+    reference: Reference,
+    subject: CheckedModel,
+    ours: Sequence[Array],
+    deadline: float,
+    graph: Graph,
+    work: GraphCost,
 ) -> Verdict:
     """Compare with one reference. Raises OutOfTime, Inconclusive, and the errors of the reference."""
     same = subject.precision is subject.model.precision
@@ -258,6 +263,14 @@ def _against(
             raise Inconclusive(f"the outputs differ from those of {reference.name} by a few last places of 1")
         text = f"the outputs differ from it on {subject.told} by no more than a few last places of 1"
         return Verdict(Reason.CHECKED, reference.name, text)
+    if (
+        own is not None
+        and isinstance(reference, EngineReference)
+        and _is_as_exact(subject, ours, own, graph, work)
+    ):
+        raise Inconclusive(
+            f"the outputs differ from those of {reference.name}, and are no farther from exact ones"
+        )
     wrong = next(c for c in comparisons if not c.ok)
     text = f"output {wrong.name!r} disagrees with {reference.name} on {subject.told}: {wrong.reason}"
     exported = isinstance(reference, Module) and _is_of_export(
@@ -274,6 +287,32 @@ def _against(
     if exported:
         return Verdict(Reason.WRONG_RESULT, reference.name, f"{text}; {_OF_EXPORT}", advice=_ADVICE_ON_EXPORT)
     return Verdict(Reason.WRONG_RESULT, reference.name, text)
+
+
+def _is_as_exact(
+    subject: CheckedModel, ours: Sequence[Array], theirs: Sequence[Array], graph: Graph, work: GraphCost
+) -> bool:
+    """Return True if the session is at most four times as far from the interpreter in float64 as a vendor is.
+
+    A distance of the vendor counts up to ``WIDEST`` times the tolerance table. Where the interpreter cannot tell in time, the answer is False.
+    """
+    same = subject.precision is subject.model.precision and subject.model.quantized is None
+    if not same or any(n.op == "opaque" for n in graph.nodes):
+        return False
+    interpreter = Interpreter(subject.model)
+    if _unaffordable(interpreter, work, _SUSPECT_S):
+        return False
+    try:
+        until = time.perf_counter() + _SUSPECT_S
+        exact = _timed(f"{interpreter.name} in float64", interpreter.exact, subject.feeds, until)
+    except Exception:  # it says nothing about the session
+        return False
+    assert exact is not None
+    limits = [
+        MARGIN * min(c.max_rel, WIDEST * c.tolerance)
+        for c in _compare(subject, theirs, exact, _tolerances(graph))
+    ]
+    return all(c.ok for c in _compare(subject, ours, exact, limits))
 
 
 def _tolerances(graph: Graph) -> list[float]:
@@ -345,10 +384,10 @@ def _limits(
     *,
     same: bool,
 ) -> list[float]:
-    """Return the limit of each output: four times the reference's own distance from float64. If that is unknown, the limit exceeds the
-    table only where the model amplifies rounding.
+    """Return the limit of each output: four times the reference's own distance from float64. If that is unknown, or if the reference does not round
+    within ops, the limit exceeds it where the model amplifies rounding.
     """
-    names = [s.name for s in subject.model.outputs]
+    names, limits = [s.name for s in subject.model.outputs], list(least)
     if same and exact is not None:
         try:
             if own is None:
@@ -356,12 +395,14 @@ def _limits(
                 own = _timed(reference.name, reference.outputs, subject.feeds, until)
             finite = [as_in_type(mine, mine, e, 0.0) for mine, e in zip(own, exact, strict=True)]
             distances = _compare(subject, own, finite, [0.0] * len(names))
-            return [max(limit, MARGIN * c.max_rel) for limit, c in zip(least, distances, strict=True)]
+            limits = [max(limit, MARGIN * c.max_rel) for limit, c in zip(least, distances, strict=True)]
+            if reference.rounds:
+                return limits
         except Exception:  # then the distance is unknown
             own = None
     lower = None if same else subject.precision
     moves = widened(min(least, default=0.0), sensitivity(subject.run, names, subject.feeds, ours, lower))
-    return [max(moves[n], limit) for n, limit in zip(names, least, strict=True)]
+    return [max(moves[n], limit) for n, limit in zip(names, limits, strict=True)]
 
 
 def _compare(

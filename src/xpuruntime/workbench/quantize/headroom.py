@@ -77,13 +77,13 @@ def with_headroom(model: Any, ranges: Any, *, wide: bool) -> Any:
     The quantizer removes a Clip whose result is quantized, so a range never exceeds the Clip's bounds.
     wide: for all values, which are in 16 bits; otherwise only for the model's outputs.
     """
-    makers = {v: n for n in model.graph.node for v in n.output}
+    producers = {v: n for n in model.graph.node for v in n.output}
     factor = _OF_16_BITS if wide else _OF_OUTPUTS
-    for name in list(ranges.keys()) if wide else _outputs(model, makers):
+    for name in list(ranges.keys()) if wide else _outputs(model, producers):
         if name not in ranges:
             continue
         low, high = (np.asarray(v) for v in ranges[name].range_value)
-        bounds = _bounds(model, makers.get(name))
+        bounds = _bounds(model, producers.get(name))
         if bounds is None or not (np.isfinite(low).all() and np.isfinite(high).all()):
             continue
         lower, upper = bounds
@@ -97,12 +97,12 @@ def with_headroom(model: Any, ranges: Any, *, wide: bool) -> Any:
     return ranges
 
 
-def _outputs(model: Any, makers: dict[str, Any]) -> Iterable[str]:
+def _outputs(model: Any, producers: dict[str, Any]) -> Iterable[str]:
     """Return the model's outputs, and the computed values whose saturation makes outputs equal."""
     contents = {t.name for t in model.graph.initializer}
     names = list(dict.fromkeys(o.name for o in model.graph.output))
     for name in names:
-        node = makers.get(name)
+        node = producers.get(name)
         if node is None:
             continue
         operands: list[str] = []
@@ -110,21 +110,21 @@ def _outputs(model: Any, makers: dict[str, Any]) -> Iterable[str]:
             operands = list(node.input) if node.op_type == "Concat" else [node.input[0]]
         elif node.op_type in _WITH_CONSTANT and any(v in contents for v in node.input):
             operands = [v for v in node.input if v not in contents]
-        names += [v for v in operands if v in makers and v not in names]
+        names += [v for v in operands if v in producers and v not in names]
     return names
 
 
-def _bounds(model: Any, maker: Any) -> tuple[float, float] | None:
+def _bounds(model: Any, producer: Any) -> tuple[float, float] | None:
     """Return the smallest and the largest result of a node; None for a Clip whose bounds are computed."""
     unbounded = (-np.inf, np.inf)
-    if maker is None or maker.op_type != "Clip":
-        return unbounded if maker is None else _BOUNDS.get(maker.op_type, unbounded)
+    if producer is None or producer.op_type != "Clip":
+        return unbounded if producer is None else _BOUNDS.get(producer.op_type, unbounded)
     from onnx import numpy_helper
 
     contents = {t.name: t for t in model.graph.initializer}
     limits = []
     for at, default in enumerate(unbounded, 1):
-        operand = maker.input[at] if len(maker.input) > at else ""
+        operand = producer.input[at] if len(producer.input) > at else ""
         if operand and operand not in contents:
             return None
         limits.append(float(numpy_helper.to_array(contents[operand]).reshape(-1)[0]) if operand else default)

@@ -10,7 +10,7 @@ import numpy as np
 
 from ....ir import GraphBuilder
 from ....types import Dim, DimLike, DType, TensorSpec
-from ...dense_rows import MAX_ROWS
+from ...lowered_parts import MAX_ROWS
 from ...not_lowered import NotLowered
 
 __all__ = [
@@ -63,7 +63,7 @@ class AtenLoweringContext:
     b:     the builder; nodes made through it carry this call's source.
     op:    ATen name with overload, if there is one: ``add.Tensor``, ``mm``.
     args:  tensors are ``TensorRef``, symbolic integers ``Dim``, dtypes ``DType``, lists of them lists.
-    max_rows: maximum rows of a system or factorization (``dense_rows``).
+    max_rows: maximum rows of a system or factorization (``LoweredParts``).
     read:  names of arguments that the lowering has used; ignoring one with a non-default value is an error of the lowering.
     """
 

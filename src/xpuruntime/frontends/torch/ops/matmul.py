@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from ....types import DType
-from ...dense_rows import MAX_ROWS
+from ...lowered_parts import MAX_ROWS
 from ...not_lowered import NotLowered
 from .context import AtenLoweringContext, OpLowering, Results
 from .elementwise import call
