@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -43,6 +44,9 @@ _SET_BY_ENGINE = {
     "DEVICE_ID": "Use device='gpu:1'.",
     "WEIGHTS_PATH": "The weights come with the model.",
 }
+
+# From this version, OpenVINO removes pairs of QuantizeLinear and DequantizeLinear with 16-bit codes; 2026.0 and older saturate.
+_REMOVES_WIDE_PAIRS = (2026, 1)
 
 _DOMAINS = frozenset({"", "ai.onnx.ml", "com.microsoft", "org.openvinotoolkit", "org.pytorch.aten"})
 
@@ -149,14 +153,16 @@ def _options(request: EngineRequest) -> Support:
 
 
 def _pairs(model: ModelSource) -> Support:
-    """Reject QuantizeLinear to 16 bits: OpenVINO removes it, so that values beyond its range do not saturate."""
-    if not model.wide_pairs:
+    """Reject QuantizeLinear to 16 bits where OpenVINO removes it, so that values beyond its range do not saturate."""
+    release = re.match(r"(\d+)\.(\d+)", version())  # None for a build of one's own
+    saturates = release is not None and (int(release[1]), int(release[2])) < _REMOVES_WIDE_PAIRS
+    if saturates or not model.wide_pairs:
         return Support.yes()
     count = f"{model.wide_pairs} QuantizeLinear node{'' if model.wide_pairs == 1 else 's'} with 16-bit codes"
     return Support.no(
         Reason.DTYPE_UNSUPPORTED,
-        f"OpenVINO removes QuantizeLinear to 16 bits, so values beyond its range do not saturate; the model has {count}",
-        do="Quantize with uint8 activations, or use engine='onnxruntime'.",
+        f"OpenVINO {version()} removes QuantizeLinear to 16 bits, so values beyond its range do not saturate; the model has {count}",
+        do="Quantize with uint8 activations, use engine='onnxruntime', or install openvino<2026.1, which saturates.",
     )
 
 
