@@ -128,6 +128,13 @@ def test_the_reason_names_the_words_that_apply() -> None:
     assert weights_of(KernelPolicy(activations="model"), node()) is None
 
 
+def test_the_kernel_of_floats_is_the_next_choice() -> None:
+    _, decision = choose(INTEGERS, node(), OFFERS)
+    codes = {c.name: (c.code.value, c.reason) for c in decision.rejected}
+    assert codes["int4_weights"] == ("lower_preference", "'int4_by_int8' is earlier in the preference order")
+    assert codes["int8_weights"][0] == "not_requested"
+
+
 def test_where_integers_are_not_supported_the_weights_keep_their_bits() -> None:
     offers = [
         Offer("gemv", YES),

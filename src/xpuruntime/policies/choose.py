@@ -367,7 +367,7 @@ def _not_chosen(offer: Offer, chosen: Candidate | None, demands: NodeDemands) ->
     if demands.use is not None:
         reason = f"{demands.use[1]} forces {demands.use[0]!r}"
         return Candidate(offer.name, Reason.NOT_REQUESTED, reason, facts=facts)
-    if offer.on_request:
+    if offer.on_request and offer.name not in demands.prefer:
         reason = f"{offer.opt_in_reason}, and no policy names it"
         return Candidate(offer.name, Reason.NOT_REQUESTED, reason, facts=facts)
     assert chosen is not None
