@@ -248,6 +248,8 @@ def test_what_partition_settled_is_said_to_partition() -> None:
         xrt.DAGExecutor(plan, policy=KernelPolicy(rules=[Rule(op="matmul", use="generated")]))
     with pytest.raises(xrt.PolicyError, match="partition places the nodes with such weights"):
         xrt.DAGExecutor(plan, policy=KernelPolicy(weights="int8"))
+    with pytest.raises(xrt.PolicyError, match="such weights; got int4, activations: int8"):
+        xrt.DAGExecutor(plan, policy=KernelPolicy(weights="int4", activations="int8"))
 
 
 def test_a_dag_executor_takes_what_its_plan_satisfies() -> None:

@@ -22,7 +22,6 @@ from ..kernels.user.kernel import UserKernel
 from ..policies import KernelPolicy, NodeFacts, Offer, choose
 from ..policies.choose import node_demands, weights_of
 from ..policies.fields.pins import parted, pinned
-from ..policies.vocabulary import WEIGHT_KERNELS
 from ..printable import logger
 from .calls import COUNTERS
 from .demands import facts_of, is_forced
@@ -37,7 +36,7 @@ OffersOf: TypeAlias = Callable[[NodeCall, CodegenTarget], Sequence[tuple[Kernel,
 
 _log = logger("xpuruntime.compiler")
 
-_LINEAR = ("linear", "fused_linear")
+_LINEAR = ("linear", "fused_linear", "norm_linear")
 Rows: TypeAlias = dict[str, tuple[Kernel, Support]]
 
 
@@ -180,16 +179,20 @@ class Chooser:
         return Chosen(kernel, lowered, decision.chosen.reason), decision
 
     def _check_weights(self, node: Node, facts: NodeFacts) -> None:
-        """Raise KernelUnavailable for a linear layer if no kernel of the target stores weights as the policy demands."""
+        """Raise KernelUnavailable for a linear layer if no kernel of the target has the weights and activations that the policy demands."""
         if node.op not in _LINEAR or (stored := weights_of(self.policy, facts)) is None:
             return
-        kernel = WEIGHT_KERNELS.get(stored[0])
-        if kernel and f"matmul/{kernel}" not in {k.name for k in kernels_of("linear", self.target.kind)}:
-            raise KernelUnavailable(
-                f"node {facts.node}",
-                f"{stored[1]} demands weights in {stored[0]}, for which {self.target.name} has no kernel",
-                do="Remove weights, write weights: model, or run on the cpu.",
-            )
+        known = {k.name.partition("/")[2] for k in kernels_of("linear", self.target.kind)}
+        if known.issuperset(stored.kernels):
+            return
+        words, remove = f"weights in {stored.weights}", "weights"
+        if stored.kernels[-1] in known:
+            words, remove = f"{words} with activations in {stored.activations}", "activations"
+        raise KernelUnavailable(
+            f"node {facts.node}",
+            f"{stored.by} demands {words}, for which {self.target.name} has no kernel",
+            do=f"Remove {remove}, write {remove}: model, or run on the cpu.",
+        )
 
     def _locked(self, node: Node, call: NodeCall, lock: KernelLock) -> tuple[Chosen, Decision]:
         """Return the kernel that the lock names. No other kernel is lowered. Raises LockError if it cannot be had."""

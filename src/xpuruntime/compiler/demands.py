@@ -25,7 +25,6 @@ from ..passes.context import PassContext
 from ..plugins.registered import registered_kernels
 from ..policies import KernelPolicy, NodeFacts, Offer, Policy, choose
 from ..policies.choose import node_demands, weights_of
-from ..policies.vocabulary import WEIGHT_KERNELS
 from ..types import DType
 from .weights import KnownValues
 
@@ -63,8 +62,8 @@ def is_forced(policy: KernelPolicy, node: Node, facts: NodeFacts, kinds: Iterabl
 def _named_kernels(policy: KernelPolicy, facts: NodeFacts) -> Iterator[str]:
     """Yield the kernels that a policy names for a node, in its order."""
     stored = weights_of(policy, facts)
-    if stored is not None and stored[0] in WEIGHT_KERNELS:
-        yield WEIGHT_KERNELS[stored[0]]
+    if stored is not None:
+        yield from stored.kernels
     for layer in policy.layers:
         for rule in layer.rules:
             if rule.matches(facts):

@@ -12,7 +12,7 @@ from ..inference.native.targets import own_target
 from ..kernels.catalogue import kernels_of
 from ..policies import Resolved
 from ..policies.entrances import demanded
-from ..policies.vocabulary import WEIGHT_KERNELS
+from ..policies.vocabulary import INTEGER_KERNELS, WEIGHT_KERNELS
 from ..printable import logger
 from ..storage.store import Store
 from ..targets import DeviceId
@@ -78,7 +78,13 @@ def opening_request(
     target = own_target(DeviceId.parse(device)) if target is None else target
     if config.experts is not None and (stored := demands.policy.kernel.stored_weights()):
         kind = resolve_target(target).kind
-        if f"matmul/{WEIGHT_KERNELS[stored]}" not in {k.name for k in kernels_of("expert_linear", kind)}:
+        known = {k.name.partition("/")[2] for k in kernels_of("expert_linear", kind)}
+        integer = INTEGER_KERNELS.get(demands.policy.kernel.integer_weights())
+        if integer and integer not in known:
+            notes.append(
+                f"activations: int8 does not apply to the matrices of experts on {kind}, which are multiplied by floats"
+            )
+        if WEIGHT_KERNELS[stored] not in known:
             notes.append(
                 f"weights: {stored} does not apply to the matrices of experts on {kind}, which keep their type"
             )

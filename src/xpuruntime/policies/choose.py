@@ -3,8 +3,9 @@
 Order of demands
 1. Support, limits (workspace, determinism) and ``forbid`` remove candidates, each with a reason.
 2. ``use`` forces one kernel: it is chosen, or KernelUnavailable is raised. ``use`` in any layer beats ``prefer`` in every layer.
-3. ``weights``, from the highest layer that says it: the kernel that stores them so comes first, and other such kernels are not
-   preferred. Then ``prefer`` rules, then plain keywords, from the highest layer to the lowest. The first remaining kernel is chosen.
+3. ``weights``, from the highest layer that says it: the kernel that stores them so comes first (with ``activations: int8``, the one that
+   multiplies them by 8-bit integers comes before it), and other such kernels are not preferred. Then ``prefer`` rules, then plain
+   keywords, from the highest layer to the lowest. The first remaining kernel is chosen.
 4. Otherwise the fastest kernel, if all remaining ones were measured; else the first in the catalogue's order. Kernels that change
    results are excluded here: only ``use`` and ``prefer`` choose them.
 
@@ -24,9 +25,25 @@ from .fields.pins import plain_kernel
 from .fields.record import FieldPath
 from .kernel_policy import KernelPolicy
 from .rule import NodeFacts, Rule
-from .vocabulary import KERNELS_NOT_IMPLEMENTED, LIBRARY_KERNELS, WEIGHT_KERNELS
+from .vocabulary import (
+    INTEGER_KERNELS,
+    KERNELS_NOT_IMPLEMENTED,
+    LIBRARY_KERNELS,
+    WEIGHT_KERNELS,
+    activations_word,
+    kernels_of_words,
+)
 
-__all__ = ["NodeDemands", "Offer", "RuleRef", "choose", "node_demands", "vendor_keeps_to", "weights_of"]
+__all__ = [
+    "NodeDemands",
+    "Offer",
+    "RuleRef",
+    "WeightsDemand",
+    "choose",
+    "node_demands",
+    "vendor_keeps_to",
+    "weights_of",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +85,20 @@ class RuleRef:
 
     def __str__(self) -> str:
         return self.text
+
+
+@dataclass(frozen=True, slots=True)
+class WeightsDemand:
+    """The words of ``weights`` and ``activations`` that apply to a node, and the rule or keyword that says the first."""
+
+    weights: str
+    activations: str
+    by: RuleRef
+
+    @property
+    def kernels(self) -> tuple[str, ...]:
+        """Return the kernels that implement the words, best first; none for the model's own type."""
+        return kernels_of_words(self.weights, self.activations)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,8 +180,8 @@ def vendor_keeps_to(policy: KernelPolicy, facts: NodeFacts, engine: str) -> Supp
         why = f"{engine} does not report if its kernel for {facts.node} is batch invariant; {demands.invariant} demands it"
         return Support.no(Reason.FORBIDDEN, why, do=do)
     stored = weights_of(policy, facts)
-    if stored is not None and stored[0] in WEIGHT_KERNELS:
-        why = f"{engine} does not store the weights of {facts.node} in {stored[0]}, which {stored[1]} demands"
+    if stored is not None and stored.kernels:
+        why = f"{engine} does not store the weights of {facts.node} in {stored.weights}, which {stored.by} demands"
         return Support.no(Reason.NOT_APPLICABLE, why, do=do)
     names = [n for n in demands.forbid if n in LIBRARY_KERNELS]
     if names:
@@ -190,9 +221,9 @@ def node_demands(policy: KernelPolicy, facts: NodeFacts) -> NodeDemands:
             settled = True
             deterministic_rule = next((who for demanded, who in demands_of_layer if demanded), None)
     if (stored := weights_of(policy, facts)) is not None:
-        word, by = stored
-        others = {name: who for name, who in prefer.items() if name not in WEIGHT_KERNELS.values()}
-        prefer = ({WEIGHT_KERNELS[word]: by} if word in WEIGHT_KERNELS else {}) | others
+        of_words = {*WEIGHT_KERNELS.values(), *INTEGER_KERNELS.values()}
+        others = {name: who for name, who in prefer.items() if name not in of_words}
+        prefer = dict.fromkeys(stored.kernels, stored.by) | others
     return NodeDemands(use, prefer, forbid, limit, deterministic_rule, _invariance(policy))
 
 
@@ -204,17 +235,30 @@ def _invariance(policy: KernelPolicy) -> RuleRef | None:
     return RuleRef((*at, "batch_invariant"), f"batch_invariant of {layer.origin or 'the policy'}")
 
 
-def weights_of(policy: KernelPolicy, facts: NodeFacts) -> tuple[str, RuleRef] | None:
-    """Return the word of ``weights`` that applies to a node and what says so; None if nothing does, or for other op families."""
+def weights_of(policy: KernelPolicy, facts: NodeFacts) -> WeightsDemand | None:
+    """Return the words of ``weights`` and ``activations`` that apply to a node; None without ``weights``, or for other op families.
+
+    Each word is that of the first matching rule, else of the keyword, of the highest layer that says it. A rule or layer that says
+    ``weights`` without ``activations`` says ``activations: model``, so that ``int8`` applies only to the weights written with it.
+    """
     if facts.family != "matmul":
         return None
+    activations: str | None = None
     for at, layer in _layers_of(policy):
         for i, rule in enumerate(layer.rules):
-            if rule.weights is not None and rule.matches(facts):
-                return rule.weights, _who(at, layer, i, rule)
-        if layer.weights is not None:
-            origin = layer.origin or "the policy"
-            return layer.weights, RuleRef((*at, "weights"), f"weights: {layer.weights} of {origin}")
+            said = activations_word(rule.weights, rule.activations)
+            if said is None or not rule.matches(facts):
+                continue
+            activations = activations or said
+            if rule.weights is not None:
+                return WeightsDemand(rule.weights, activations, _who(at, layer, i, rule))
+        activations = activations or activations_word(layer.weights, layer.activations)
+        if layer.weights is not None and activations is not None:
+            words = f"weights: {layer.weights}" + (
+                "" if activations == "model" else f", activations: {activations}"
+            )
+            who = RuleRef((*at, "weights"), f"{words} of {layer.origin or 'the policy'}")
+            return WeightsDemand(layer.weights, activations, who)
     return None
 
 
@@ -323,7 +367,7 @@ def _not_chosen(offer: Offer, chosen: Candidate | None, demands: NodeDemands) ->
     if demands.use is not None:
         reason = f"{demands.use[1]} forces {demands.use[0]!r}"
         return Candidate(offer.name, Reason.NOT_REQUESTED, reason, facts=facts)
-    if offer.on_request:
+    if offer.on_request and offer.name not in demands.prefer:
         reason = f"{offer.opt_in_reason}, and no policy names it"
         return Candidate(offer.name, Reason.NOT_REQUESTED, reason, facts=facts)
     assert chosen is not None

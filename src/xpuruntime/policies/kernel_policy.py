@@ -23,8 +23,8 @@ from .fields.record import (
     shown,
 )
 from .files.file_form import FileForm
-from .rule import Rule
-from .vocabulary import KERNELS, WEIGHT_KERNELS
+from .rule import Rule, check_activations
+from .vocabulary import INTEGER_KERNELS, KERNELS, WEIGHT_KERNELS
 
 __all__ = ["KernelPolicy"]
 
@@ -54,15 +54,26 @@ def _layers(value: object, path: FieldPath) -> tuple[KernelPolicy, ...]:
     return layers
 
 
+_DEMANDS = ("use", "prefer", "forbid", "workspace_bytes", "deterministic", "weights", "activations")
+_NEEDS_WEIGHTS = {
+    "if": {"required": ["activations"], "properties": {"activations": {"const": "int8"}}},
+    "then": {"required": ["weights"], "properties": {"weights": {"enum": [*INTEGER_KERNELS]}}},
+}
+"""The constraint between ``activations`` and ``weights``, as a part of a JSON Schema."""
+
+
+def layer_schema() -> dict[str, Any]:
+    """Return the JSON Schema of a KernelPolicy, including the constraints between its fields."""
+    return {**schema_of(KernelPolicy), **_NEEDS_WEIGHTS}
+
+
 def rule_schema() -> dict[str, Any]:
     """Return the JSON Schema of a rule, including the constraints between its demands."""
     return {
         **schema_of(Rule),
-        "anyOf": [
-            {"required": [key]}
-            for key in ("use", "prefer", "forbid", "workspace_bytes", "deterministic", "weights")
-        ],
-        "not": {"anyOf": [{"required": ["use", "prefer"]}, {"required": ["use", "weights"]}]},
+        "anyOf": [{"required": [key]} for key in _DEMANDS],
+        "not": {"anyOf": [{"required": ["use", key]} for key in ("prefer", "weights", "activations")]},
+        **_NEEDS_WEIGHTS,
     }
 
 
@@ -94,7 +105,8 @@ class KernelPolicy(FileForm):
     layers below, down to the built-in default. Values are frozen and picklable. Raises PolicyError.
 
     ``weights="int8"`` stores the constant weights of linear layers in fewer bits. The highest layer that has it decides; in a layer,
-    rules come before it.
+    rules come before it. ``activations="int8"`` with weights of 4 bits, or stored ones, also rounds the inputs of these layers to 8 bits
+    and multiplies integers. It has the same precedence, and ``weights`` without ``activations`` means ``activations="model"``.
 
     ``batch_invariant=True`` demands kernels whose result for a row (a sample, a token) has the same bits whatever the other rows are. The highest
     layer that has it decides.
@@ -128,7 +140,11 @@ class KernelPolicy(FileForm):
     other: Names = _preference("other")
     weights: str | None = of_kind(
         kinds.WEIGHTS_KIND,
-        "type that constant weights of linear layers are stored in, with float arithmetic; model: the model's own",
+        "type that constant weights of linear layers are stored in, with float arithmetic unless activations is int8; model: the model's own",
+    )
+    activations: str | None = of_kind(
+        kinds.ACTIVATIONS_KIND,
+        "type that inputs of layers with such weights are rounded to; int8: integer products, for weights of 4 bits and stored ones; model: floats",
     )
     batch_invariant: bool | None = of_kind(
         kinds.BOOLEAN,
@@ -139,6 +155,9 @@ class KernelPolicy(FileForm):
         _UNDER, "lower layers, highest first, as merging creates them", default=()
     )
     origin: str = dataclasses.field(default="", compare=False)
+
+    def _check_together(self) -> None:
+        check_activations(self.weights, self.activations)
 
     @property
     def layers(self) -> tuple[KernelPolicy, ...]:
@@ -169,6 +188,15 @@ class KernelPolicy(FileForm):
         keyword = next((layer.weights for layer in self.layers if layer.weights is not None), None)
         words = (keyword, *(rule.weights for layer in self.layers for rule in layer.rules))
         return tuple(word for word in words if word)
+
+    def integer_weights(self) -> str:
+        """Return the word of ``weights`` with ``activations: int8``, of the highest layer or of any rule; ``""`` if there is none."""
+        keyword = next((x for x in self.layers if x.weights or x.activations), _EMPTY)
+        places: tuple[KernelPolicy | Rule, ...] = (
+            keyword,
+            *(rule for layer in self.layers for rule in layer.rules),
+        )
+        return next((p.weights for p in places if p.weights and p.activations == "int8"), "")
 
     def demands_batch_invariance(self) -> bool:
         """Return True if the highest layer that has ``batch_invariant`` demands it."""

@@ -128,7 +128,7 @@ def _shadowed(at: FieldPath, rules: Sequence[Rule], solver: _Solver) -> Iterator
     for (j, rule), (i, wider) in itertools.islice(itertools.permutations(enumerate(rules), 2), _PAIRS):
         if j not in shadowed and not _apart(rule, wider) and _covers(wider, rule, solver):
             same_demand = i < j and (rule.use, rule.prefer) == (wider.use, wider.prefer)
-            only_choice = not any(_limits(rule)[0:1]) and _limits(rule)[1:] == (None, None, None)
+            only_choice = not rule.forbid and not any(limit is not None for limit in _limits(rule)[1:])
             if only_choice and wider.use and (rule.prefer or (same_demand and rule.use)):
                 why = f"rules[{i}] forces {wider.use!r} wherever it matches"
             elif same_demand and _limits(rule) == _limits(wider):
@@ -145,7 +145,7 @@ def _shadowed(at: FieldPath, rules: Sequence[Rule], solver: _Solver) -> Iterator
 
 
 def _limits(rule: Rule) -> tuple[object, ...]:
-    return rule.forbid, rule.workspace_bytes, rule.deterministic, rule.weights
+    return rule.forbid, rule.workspace_bytes, rule.deterministic, rule.weights, rule.activations
 
 
 def _forbidden(at: FieldPath, layer: KernelPolicy) -> Iterator[LintFinding]:
@@ -202,7 +202,7 @@ def weights_clash(policy: Policy) -> str:
     word = policy.kernel.stored_weights()
     if not word or policy.execution.precision != "int8":
         return ""
-    return f"weights: {word} computes in floats, while precision: int8 demands integer arithmetic"
+    return f"weights: {word} is for models of floats, while precision: int8 demands the integer arithmetic of a quantized model"
 
 
 def _unused_options(policy: Policy) -> Iterator[LintFinding]:

@@ -13,9 +13,9 @@ from ..types import DimLike, DType
 from .fields import kinds
 from .fields.expression import Condition
 from .fields.record import Names, Problem, of_kind, record
-from .vocabulary import PHASES_WITHIN, WEIGHT_KERNELS, dims_of_family, nearest
+from .vocabulary import INTEGER_KERNELS, PHASES_WITHIN, dims_of_family, kernels_of_words, nearest
 
-__all__ = ["NodeFacts", "Rule", "matches_name"]
+__all__ = ["NodeFacts", "Rule", "check_activations", "matches_name"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,8 @@ class Rule:
 
     Conditions (all optional): ``op``, ``node``, ``dtype``, ``shape``, ``phase``. Demands (at least one): ``use`` (this kernel or an
     error), ``prefer`` (these first, in order), ``forbid`` (never these), ``workspace_bytes`` (at most), ``deterministic`` (only
-    kernels that give equal bits on every run), ``weights`` (type of stored weights). A rule has either ``use`` or ``prefer``. Raises PolicyError.
+    kernels that give equal bits on every run), ``weights`` (type of stored weights), ``activations`` (type that inputs of layers with
+    such weights are rounded to). A rule has either ``use`` or ``prefer``. Raises PolicyError.
 
     >>> Rule(op="matmul", shape="M <= 16", phase="decode", use="gemv", reason="few rows: bound by memory")
     """
@@ -80,29 +81,34 @@ class Rule:
         kinds.WEIGHTS_KIND,
         "type that constant weights of linear layers are stored in; model: the model's own",
     )
+    activations: str | None = of_kind(
+        kinds.ACTIVATIONS_KIND,
+        "type that inputs of layers with such weights are rounded to; int8: integer products, for weights of 4 bits and stored ones; model: floats",
+    )
     reason: str | None = of_kind(kinds.REASON, "the reason, which explain shows")
 
     def _check_together(self) -> None:
-        limits = (
-            self.workspace_bytes is not None or self.deterministic is not None or self.weights is not None
-        )
-        if self.use is None and not self.prefer and not self.forbid and not limits:
-            do = "Add use, prefer, forbid, workspace_bytes, deterministic or weights."
+        limits = (self.workspace_bytes, self.deterministic, self.weights, self.activations)
+        if self.use is None and not self.prefer and not self.forbid and limits == (None,) * len(limits):
+            do = "Add use, prefer, forbid, workspace_bytes, deterministic, weights or activations."
             raise Problem((), "a rule demands nothing", do=do)
         if self.use is not None and self.prefer:
             raise Problem(("prefer",), "has no effect together with use", do="Keep one of the two.")
-        if self.use is not None and self.weights is not None:
-            raise Problem(("weights",), "has no effect together with use", do="Keep one of the two.")
-        if self.weights is not None and self.op and "matmul" not in self.op:
-            do = "Write op: matmul, or remove weights."
-            raise Problem(
-                ("weights",), "only ops of the family matmul have such weights", got=repr(self.op), do=do
-            )
-        kernel = WEIGHT_KERNELS.get(self.weights or "")
+        for word in ("weights", "activations"):
+            if getattr(self, word) is None:
+                continue
+            if self.use is not None:
+                raise Problem((word,), "has no effect together with use", do="Keep one of the two.")
+            if self.op and "matmul" not in self.op:
+                what = f"only ops of the family matmul have such {word}"
+                raise Problem((word,), what, got=repr(self.op), do=f"Write op: matmul, or remove {word}.")
+        check_activations(self.weights, self.activations)
+        kernel = next(iter(kernels_of_words(self.weights, self.activations)), None)
         if kernel in self.forbid:
-            raise Problem(
-                ("forbid",), f"forbids {kernel!r}, which computes weights: {self.weights}", do="Remove one."
+            words = f"weights: {self.weights}" + (
+                f" with activations: {self.activations}" if kernel in INTEGER_KERNELS.values() else ""
             )
+            raise Problem(("forbid",), f"forbids {kernel!r}, which computes {words}", do="Remove one.")
         for name in (*([self.use] if self.use else ()), *self.prefer):
             if name in self.forbid:
                 raise Problem(("forbid",), f"forbids {name!r}, which the same rule names", do="Remove one.")
@@ -140,6 +146,18 @@ class Rule:
             if (value := getattr(self, key))
         ]
         return ", ".join(parts) or "every op"
+
+
+def check_activations(weights: str | None, activations: str | None) -> None:
+    """Raise Problem if ``activations`` of a rule or a layer demands integers that no kernel multiplies by its ``weights``."""
+    if activations != "int8" or weights in INTEGER_KERNELS:
+        return
+    raise Problem(
+        ("activations",),
+        "int8 needs weights of 4 bits, or stored ones, in the same place",
+        got="no weights" if weights is None else f"weights: {weights}",
+        do=f"Write weights: {' or '.join(INTEGER_KERNELS)}, or remove activations: int8.",
+    )
 
 
 def phase_covered(phase: str, phases: Names) -> bool:

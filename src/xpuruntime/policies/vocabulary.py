@@ -13,11 +13,13 @@ from ..families import FAMILIES
 from ..types import DType
 
 __all__ = [
+    "ACTIVATIONS",
     "AUTOCAST_FAMILIES",
     "AUTOCAST_PRECISIONS",
     "DIMS",
     "ENGINES",
     "ENGINE_ALIASES",
+    "INTEGER_KERNELS",
     "KERNELS",
     "KERNELS_NOT_IMPLEMENTED",
     "KV_CACHES",
@@ -33,7 +35,9 @@ __all__ = [
     "TUNE_SECONDS",
     "WEIGHTS",
     "WEIGHT_KERNELS",
+    "activations_word",
     "dims_of_family",
+    "kernels_of_words",
     "nearest",
 ]
 
@@ -98,7 +102,7 @@ WEIGHTS: Mapping[str, str] = MappingProxyType(
         "stored": "the blocks of a GGUF file, the codes of GPTQ and AWQ layers, exact; floats where a file has floats",
     }
 )
-"""Type that the weights of linear layers are stored in -> its meaning. Activations and arithmetic stay floats."""
+"""Type that the weights of linear layers are stored in -> its meaning. Without ``activations``, the arithmetic stays in floats."""
 
 WEIGHT_KERNELS: Mapping[str, str] = MappingProxyType(
     {
@@ -113,6 +117,38 @@ WEIGHT_KERNELS: Mapping[str, str] = MappingProxyType(
 """Word of ``weights`` -> the kernel of ``matmul`` that implements it. As words of policies these kernels are deprecated."""
 assert set(WEIGHT_KERNELS) == set(WEIGHTS) - {"model"}
 assert set(WEIGHT_KERNELS.values()) <= set(KERNELS["matmul"])
+
+ACTIVATIONS: Mapping[str, str] = MappingProxyType(
+    {
+        "model": "the model's own type",
+        "int8": "8 bits, one scale per row and group of inputs: the largest magnitude over 127",
+    }
+)
+"""Type that the inputs of linear layers with ``weights`` are rounded to -> its meaning."""
+
+INTEGER_KERNELS: Mapping[str, str] = MappingProxyType(
+    {
+        "int4": "int4_by_int8",
+        "int4_64": "int4_64_by_int8",
+        "int4_128": "int4_128_by_int8",
+        "stored": "stored_by_int8",
+    }
+)
+"""Word of ``weights`` -> the kernel of ``matmul`` that multiplies such weights by activations of 8 bits."""
+assert set(INTEGER_KERNELS) <= set(WEIGHT_KERNELS)
+assert set(INTEGER_KERNELS.values()) <= set(KERNELS["matmul"])
+
+
+def activations_word(weights: str | None, activations: str | None) -> str | None:
+    """Return what a rule or a layer says about activations: ``weights`` without ``activations`` says ``model``; None for neither."""
+    return activations if activations is not None or weights is None else "model"
+
+
+def kernels_of_words(weights: str | None, activations: str | None) -> tuple[str, ...]:
+    """Return the kernels of ``matmul`` that implement the words, best first. The weights keep their bits where the first does not apply."""
+    integer = INTEGER_KERNELS.get(weights or "") if activations == "int8" else None
+    return tuple(k for k in (integer, WEIGHT_KERNELS.get(weights or "")) if k is not None)
+
 
 KV_CACHES: Mapping[str, str] = MappingProxyType(
     {"model": "the type that the model computes in", "fp8": "float8_e4m3fn, values beyond 448 become 448"}

@@ -45,11 +45,17 @@ def settled_demands(plan: PartitionPlan, policy: Any) -> Resolved:
         _log.warning("DAGExecutor: %s is unavailable; the plan's own is used", ", ".join(fell))
     engines = {e for r in plan.regions for e in (r.engine, *(a.partition(" on ")[0] for a in r.alternatives))}
     known = {r for layer in compiled.kernel.layers for r in layer.rules}
-    words = {layer.weights for layer in compiled.kernel.layers}
+    words = {(layer.weights, layer.activations) for layer in compiled.kernel.layers}
     for layer in demands.policy.kernel.layers:
-        if layer.weights in WEIGHT_KERNELS and layer.weights not in words and engines != {"native"}:
+        said = (layer.weights, layer.activations)
+        if layer.weights in WEIGHT_KERNELS and said not in words and engines != {"native"}:
             text = "cannot honor kernel.weights: partition places the nodes with such weights"
-            raise PolicyError("DAGExecutor", text, got=layer.weights, do="Give the policy to partition.")
+            got = (
+                layer.weights
+                if layer.activations is None
+                else f"{layer.weights}, activations: {layer.activations}"
+            )
+            raise PolicyError("DAGExecutor", text, got=got, do="Give the policy to partition.")
         for rule in layer.rules:
             if rule not in known and (rule.use or (limits(rule) and engines != {"native"})):
                 text = f"use {rule.use!r}" if rule.use else rule.label()

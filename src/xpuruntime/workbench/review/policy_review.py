@@ -209,10 +209,18 @@ def _ambiguous(nodes: Sequence[NodeReview]) -> Iterator[LintFinding]:
             text = f"contradicts {earlier} ({first.label}) {at}"
             do = "Make their conditions exclude each other."
         else:
-            wanted, other = second.wanted[0], first.wanted[0]
-            text = f"prefers {wanted!r} where {earlier} prefers {other!r} {at}; the earlier rule decides"
+            wanted, other = _preferred(second), _preferred(first)
+            text = f"prefers {wanted} where {earlier} prefers {other} {at}; the earlier rule decides"
             do = "Put the rule that must decide first, or make their conditions exclude each other."
         yield LintFinding("ambiguous", second.path, text, do, is_error=forced)
+
+
+def _preferred(demand: PolicyDemand) -> str:
+    """Return the kernel that a rule prefers, or its words for the model's own types, which name no kernel."""
+    if demand.wanted or demand.rule is None:
+        return repr(demand.wanted[0])
+    word = "activations" if demand.rule.weights is None else "weights"
+    return f"{word}: model"
 
 
 def _inapplicable(policy: Policy, nodes: Sequence[NodeReview]) -> Iterator[LintFinding]:
