@@ -103,12 +103,7 @@ constexpr bool PLUS_128 = false;
 
 // ── rows ──
 
-INLINE float largest_across(F v) {
-    float lanes[L], y = 0;
-    store<L>(lanes, v);
-    GEMM_UNROLL for (int i = 0; i < L; ++i) y = maximum(y, lanes[i]);
-    return y;
-}
+struct maximum_ { template <class V> INLINE_MEMBER V operator()(V a, V b) const { return maximum(a, b); } };
 INLINE vec<int8_t, L> bytes(I q) {
 #if defined(__AVX512F__)
     if constexpr (L == 16) return bitcast<vec<int8_t, L>>(__builtin_ia32_pmovdb512_mask((v16si)q, v16qi{}, (unsigned short)-1));
@@ -123,7 +118,7 @@ __attribute__((noinline)) static void code_row(const float *RESTRICT x, int64_t 
     for (int64_t g = 0; g < k; g += group, ++scales) {
         F most = abs(load<L>(x + g));
         for (int64_t i = L; i < group; i += L) most = maximum(most, abs(load<L>(x + g + i)));
-        const float size = largest_across(most);
+        const float size = across(most, maximum_{});
         const F inverse = splat<F>(size >= 0x1p-120f ? 127 / size : 0);
         F sum = F{};
         for (int64_t i = 0; i < group; i += L) {
