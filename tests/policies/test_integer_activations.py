@@ -1,4 +1,4 @@
-"""The policy field ``activations``: which word a node gets next to ``weights``, what it excludes, and which kernel it selects."""
+"""The policy field ``activations``: the pair with ``weights`` that a node gets, what it excludes, and which kernel it selects."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from xpuruntime.inference.self_check.opening import differs_by_demand
 from xpuruntime.ir import Graph, GraphBuilder
 from xpuruntime.kernels.catalogue import kernels_of
 from xpuruntime.policies import KernelPolicy, NodeFacts, Offer, Policy, Rule, choose, load_policy
-from xpuruntime.policies.choose import vendor_keeps_to, weights_of
+from xpuruntime.policies.choose import RuleRef, vendor_keeps_to, weights_of
 from xpuruntime.policies.files import document
 from xpuruntime.policies.lint import lint
 from xpuruntime.policies.matching import ambiguities, demands_of
@@ -48,7 +48,7 @@ def test_a_word_selects_its_kernel(word: str) -> None:
 @pytest.mark.parametrize(
     ("policy", "kernels"),
     [
-        # A rule that says weights says activations: model, unless it says the word itself.
+        # The pair of the first rule that says weights decides, else that of the keyword.
         (
             KernelPolicy(
                 weights="int4",
@@ -61,39 +61,37 @@ def test_a_word_selects_its_kernel(word: str) -> None:
             ),
             ["int8_weights", "int4_weights_64", "stored_by_int8", "int4_by_int8"],
         ),
-        # A rule with activations alone leaves the weights to the keyword.
-        (
-            KernelPolicy(weights="int4", activations="int8", rules=[Rule(node="[ab]", activations="model")]),
-            ["int4_weights", "int4_weights", "int4_by_int8", "int4_by_int8"],
-        ),
-        # Of several rules that match, the first decides, for each word.
         (
             KernelPolicy(
                 rules=[
-                    Rule(node="a", activations="model"),
+                    Rule(node="a", weights="int4"),
                     Rule(node="[ab]", weights="int4", activations="int8"),
                     Rule(node="[bc]", weights="int4_64"),
                 ]
             ),
             ["int4_weights", "int4_by_int8", "int4_weights_64", "gemv"],
         ),
-        # A higher layer decides before a lower one, its keyword before rules of the lower one.
-        (INTEGERS.merge(KernelPolicy(activations="model")), ["int4_weights"] * 4),
-        (INTEGERS.merge(KernelPolicy(weights="int4_64")), ["int4_weights_64"] * 4),
-        (INTEGERS.merge(KernelPolicy(weights="model")), ["gemv"] * 4),
-        (KernelPolicy(weights="int8").merge(INTEGERS), ["int4_by_int8"] * 4),
-        (KernelPolicy(activations="model").merge(INTEGERS), ["int4_by_int8"] * 4),
+        # A rule excludes a layer from the rounding: with the same weights, or with the model's own.
         (
-            INTEGERS.merge(KernelPolicy(rules=[Rule(node="a", activations="model"), Rule(node="b", weights="int4")])),
-            ["int4_weights", "int4_weights", "int4_by_int8", "int4_by_int8"],
-        ),
-        (
-            KernelPolicy(rules=[Rule(node="a", weights="int4", activations="int8")]).merge(
-                KernelPolicy(activations="model")
+            KernelPolicy(
+                weights="int4",
+                activations="int8",
+                rules=[Rule(node="a", weights="int4"), Rule(node="b", weights="model"), Rule(node="c", weights="int4", activations="model")],
             ),
-            ["int4_weights", "gemv", "gemv", "gemv"],
+            ["int4_weights", "gemv", "int4_weights", "int4_by_int8"],
         ),
-        # Words come before preferences, and use comes before words.
+        # A higher layer decides before a lower one, its keyword before rules of the lower one.
+        (INTEGERS.merge(KernelPolicy(weights="int4")), ["int4_weights"] * 4),
+        (INTEGERS.merge(KernelPolicy(weights="int4_64", activations="model")), ["int4_weights_64"] * 4),
+        (INTEGERS.merge(KernelPolicy(weights="model")), ["gemv"] * 4),
+        (INTEGERS.merge(KernelPolicy(matmul="gemv")), ["int4_by_int8"] * 4),
+        (KernelPolicy(weights="int8").merge(INTEGERS), ["int4_by_int8"] * 4),
+        (KernelPolicy(rules=[Rule(node="a", weights="int4")]).merge(INTEGERS), ["int4_by_int8"] * 4),
+        (
+            INTEGERS.merge(KernelPolicy(rules=[Rule(node="b", weights="int4")])),
+            ["int4_by_int8", "int4_weights", "int4_by_int8", "int4_by_int8"],
+        ),
+        # The pair comes before preferences, and use comes before the pair.
         (
             KernelPolicy(matmul=["stored_by_int8", "int4_weights_64", "gemv"]).merge(INTEGERS),
             ["int4_by_int8"] * 4,
@@ -106,26 +104,37 @@ def test_a_word_selects_its_kernel(word: str) -> None:
             KernelPolicy(weights="int4", activations="int8", rules=[Rule(node="a", use="gemv")]),
             ["gemv", *["int4_by_int8"] * 3],
         ),
+        # Where a rule forbids the kernel of integers, that of floats computes the same weights.
+        (
+            KernelPolicy(weights="int4", activations="int8", rules=[Rule(node="a", forbid="int4_by_int8")]),
+            ["int4_weights", *["int4_by_int8"] * 3],
+        ),
         # Without the words, the name of a kernel selects it.
         (KernelPolicy(matmul="stored_by_int8"), ["stored_by_int8"] * 4),
     ],
 )  # fmt: skip
-def test_activations_follow_the_precedence_of_weights(policy: KernelPolicy, kernels: list[str]) -> None:
+def test_activations_belong_to_their_weights(policy: KernelPolicy, kernels: list[str]) -> None:
     assert [chosen(policy, name) for name in "abcd"] == kernels
 
 
-def test_the_reason_names_the_words_that_apply() -> None:
-    stored = weights_of(KernelPolicy(weights="int4", activations="int8", origin="p.yaml"), node())
-    assert stored is not None
-    assert (stored.weights, stored.activations) == ("int4", "int8")
-    assert (stored.by.path, stored.by.text) == (
-        ("kernel", "weights"),
-        "weights: int4, activations: int8 of p.yaml",
+def test_the_reason_names_the_pair_and_what_says_it() -> None:
+    rule = Rule(node="a", weights="int4")
+    policy = KernelPolicy(weights="int4", activations="int8", rules=[rule], origin="p.yaml")
+    assert weights_of(policy, node("b")) == (
+        ("int4", "int8"),
+        RuleRef(("kernel", "weights"), "weights: int4, activations: int8 of p.yaml"),
     )
-    off = weights_of(INTEGERS.merge(KernelPolicy(activations="model")), node())
-    assert off is not None
-    assert (off.activations, off.by.text) == ("model", "weights: int4 of the policy")
-    assert weights_of(KernelPolicy(activations="model"), node()) is None
+    by_rule = RuleRef(("kernel", "rules", 0), "rules[0] of p.yaml (node=a)")
+    assert weights_of(policy, node("a")) == (("int4", None), by_rule)
+    assert weights_of(KernelPolicy(matmul="gemv"), node()) is None
+
+
+def test_model_is_the_same_as_no_word() -> None:
+    policy = KernelPolicy(
+        weights="int4", activations="model", rules=[Rule(weights="int8", activations="model")]
+    )
+    assert policy == KernelPolicy(weights="int4", rules=[Rule(weights="int8")])
+    assert policy.to_dict()["kernel"] == {"weights": "int4", "rules": [{"weights": "int8"}]}
 
 
 def test_the_kernel_of_floats_is_the_next_choice() -> None:
@@ -154,35 +163,36 @@ def test_where_integers_are_not_supported_the_weights_keep_their_bits() -> None:
     [
         (
             lambda: KernelPolicy(activations="int8"),
-            "[KernelPolicy] activations: int8 needs weights of 4 bits, or stored ones, in the same place; got no weights. Write "
-            "weights: int4 or int4_64 or int4_128 or stored, or remove activations: int8.",
+            "[KernelPolicy] activations: needs weights in the same policy; got 'int8'. Write weights in the same policy, or remove activations.",
         ),
-        (lambda: KernelPolicy(weights="model", activations="int8"), "[KernelPolicy] activations: int8 needs weights of 4 bits, or stored ones, in the same place; got weights: model. "),
-        (lambda: KernelPolicy(weights="fp8", activations="int8"), "got weights: fp8. "),
-        (lambda: KernelPolicy(weights="int8", activations="int8"), "got weights: int8. "),
-        (lambda: Rule(activations="int8"), "[Rule] activations: int8 needs weights of 4 bits, or stored ones, in the same place; got no weights. "),
-        (lambda: Rule(weights="int8", activations="int8"), "got weights: int8. "),
+        (
+            lambda: Rule(activations="model"),
+            "[Rule] activations: needs weights in the same rule; got 'model'. Write weights in the same rule, or remove activations.",
+        ),
+        (lambda: INTEGERS.merge(KernelPolicy(activations="model")), "[KernelPolicy] activations: needs weights in the same policy"),
         (
             lambda: KernelPolicy(weights="int4", rules=[{"activations": "int8"}]),
-            "[KernelPolicy] rules[0].activations: int8 needs weights of 4 bits",
+            "[KernelPolicy] rules[0].activations: needs weights in the same rule",
         ),
         (
             lambda: load_policy({"version": 1, "kernel": {"activations": "int8"}}),
-            "kernel.activations: int8 needs weights of 4 bits",
+            "kernel.activations: needs weights in the same policy",
+        ),
+        (
+            lambda: KernelPolicy(weights="model", activations="int8"),
+            "[KernelPolicy] activations: no kernel multiplies such weights by activations of 8 bits; got weights: model. "
+            "Write weights: int4 or int4_64 or int4_128 or stored, or remove activations.",
         ),
         (lambda: KernelPolicy(activations="int9"), "[KernelPolicy] activations: no such type of activations; got 'int9'. Did you mean 'int8'? Known: model, int8."),
-        (lambda: Rule(activations="model", use="gemv"), "[Rule] activations: has no effect together with use. Keep one of the two."),
-        (
-            lambda: Rule(op="conv", activations="model"),
-            "[Rule] activations: only ops of the family matmul have such activations; got ('conv',). Write op: matmul, or remove activations.",
-        ),
+        (lambda: Rule(weights="int4", activations="int8", use="gemv"), "[Rule] weights: has no effect together with use. Keep one of the two."),
+        (lambda: Rule(op="conv", weights="int4", activations="int8"), "[Rule] weights: only ops of the family matmul have such weights"),
         (
             lambda: Rule(weights="int4", activations="int8", forbid="int4_by_int8"),
-            "[Rule] forbid: forbids 'int4_by_int8', which computes weights: int4 with activations: int8. Remove one.",
+            "[Rule] forbid: forbids 'int4_by_int8', which computes weights: int4, activations: int8. Remove one.",
         ),
         (
             lambda: load_policy({"version": 1, "kernel": {"weights": "int4", "activations": "int8"}, "execution": {"precision": "int8"}}),
-            "integer arithmetic of a quantized model",
+            "weights: int4, activations: int8 is for models of floats",
         ),
     ],
 )  # fmt: skip
@@ -197,9 +207,10 @@ def test_words_that_have_no_integer_kernel_are_the_other_ones() -> None:
         if word in INTEGER_KERNELS:
             KernelPolicy(weights=word, activations="int8")
         else:
-            with pytest.raises(xrt.PolicyError, match="in the same place"):
+            with pytest.raises(xrt.PolicyError, match=f"got weights: {word}. Write"):
                 KernelPolicy(weights=word, activations="int8")
-        KernelPolicy(weights=word, activations="model")
+            with pytest.raises(xrt.PolicyError, match=f"got weights: {word}. Write"):
+                Rule(weights=word, activations="int8")
 
 
 def test_a_rule_may_forbid_the_floats() -> None:
@@ -208,16 +219,11 @@ def test_a_rule_may_forbid_the_floats() -> None:
 
 
 def test_text_gives_back_the_words() -> None:
-    policy = Policy(
-        kernel=KernelPolicy(
-            weights="int4",
-            activations="int8",
-            rules=[Rule(node="a", activations="model"), Rule(weights="stored", activations="int8")],
-        )
-    )
+    rules = [Rule(node="a", weights="int8"), Rule(weights="stored", activations="int8")]
+    policy = Policy(kernel=KernelPolicy(weights="int4", activations="int8", rules=rules))
     data = policy.to_dict()
     assert data["kernel"]["activations"] == "int8"
-    assert [r.get("activations") for r in data["kernel"]["rules"]] == ["model", "int8"]
+    assert [r.get("activations") for r in data["kernel"]["rules"]] == [None, "int8"]
     for write, read in (
         (document.to_json_text, document.parse_json),
         (document.to_yaml_text, document.parse_yaml),
@@ -227,13 +233,18 @@ def test_text_gives_back_the_words() -> None:
     assert policy.digest() != without.digest()
 
 
-def test_the_kernels_are_not_deprecated_words(recwarn: pytest.WarningsRecorder) -> None:
+def test_the_kernels_are_deprecated_words() -> None:
     policy = KernelPolicy(
-        matmul=[*INTEGER_KERNELS.values()], rules=[Rule(node="a", use="int4_by_int8"), Rule(forbid="stored_by_int8")]
-    )  # fmt: skip
-    assert [f for f in lint(Policy(kernel=policy)) if f.code == "deprecated"] == []
-    load_policy({"version": 1, "kernel": {"matmul": "int4_by_int8"}})
-    assert not [w for w in recwarn if issubclass(w.category, DeprecationWarning)]
+        matmul="int4_by_int8", rules=[Rule(node="a", use="stored_by_int8"), Rule(forbid="int4_64_by_int8")]
+    )
+    told = {f.path: f.do for f in lint(Policy(kernel=policy)) if f.code == "deprecated"}
+    assert told == {
+        ("kernel", "matmul"): "Write weights: int4, activations: int8 instead.",
+        ("kernel", "rules", 0, "use"): "Write weights: stored, activations: int8 instead.",
+        ("kernel", "rules", 1, "forbid"): "Write weights: int4_64 instead.",
+    }
+    with pytest.warns(DeprecationWarning, match="Write weights: int4, activations: int8 instead"):
+        load_policy({"version": 1, "kernel": {"matmul": "int4_by_int8"}})
 
 
 def test_lint_compares_the_words_of_rules() -> None:
@@ -250,23 +261,13 @@ def test_lint_compares_the_words_of_rules() -> None:
     [
         (Rule(weights="int4", activations="int8"), Rule(weights="int4"), True),
         (Rule(weights="int4", activations="int8"), Rule(weights="int4", activations="int8", node="*"), False),
-        (Rule(activations="model"), Rule(weights="int4", activations="int8"), True),
-        (Rule(activations="model"), Rule(weights="int4"), False),
         (Rule(weights="int4"), Rule(weights="int4", activations="model", node="*"), False),
+        (Rule(weights="int4", activations="int8"), Rule(prefer="gemv"), False),
     ],
 )
 def test_rules_that_differ_in_activations_are_ambiguous(first: Rule, second: Rule, differ: bool) -> None:
     demands = demands_of(KernelPolicy(rules=[first, second]))
     assert [forced for _, _, forced in ambiguities(demands, node())] == [False] * differ
-
-
-def test_a_word_of_any_rule_counts() -> None:
-    assert INTEGERS.integer_weights() == "int4"
-    assert KernelPolicy(weights="int4").integer_weights() == ""
-    assert INTEGERS.merge(KernelPolicy(activations="model")).integer_weights() == ""
-    assert INTEGERS.merge(KernelPolicy(weights="int8")).integer_weights() == ""
-    rule = Rule(node="a", weights="stored", activations="int8")
-    assert KernelPolicy(weights="int8", rules=[rule]).integer_weights() == "stored"
 
 
 def test_vendor_engines_refuse_it() -> None:
@@ -288,7 +289,7 @@ def test_training_refuses_it() -> None:
     pytest.importorskip("torch")
     from xpuruntime.pytorch import set_kernel_policy
 
-    with pytest.raises(xrt.PolicyError, match="weights: int4"):
+    with pytest.raises(xrt.PolicyError, match="got weights: int4, activations: int8"):
         set_kernel_policy(INTEGERS)
 
 

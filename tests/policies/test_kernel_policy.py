@@ -102,7 +102,7 @@ def test_frozen_hashable_picklable_and_readable():
         ),
         (
             lambda: Rule(op="matmul"),
-            "[Rule] a rule demands nothing. Add use, prefer, forbid, workspace_bytes, deterministic, weights or activations.",
+            "[Rule] a rule demands nothing. Add use, prefer, forbid, workspace_bytes, deterministic or weights.",
         ),
         (
             lambda: Rule(use="a", prefer="b"),

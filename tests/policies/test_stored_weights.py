@@ -44,7 +44,7 @@ def test_rules_come_first_and_higher_layers_before_lower_ones() -> None:
     assert chosen(KernelPolicy(weights="int8", rules=[Rule(use="gemv")])) == "gemv"
     stored = weights_of(policy, NodeFacts(node="c", family="matmul"))
     assert stored is not None
-    assert stored.by.path == ("kernel", "weights")
+    assert stored[1].path == ("kernel", "weights")
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from ..errors import BuildError, KernelUnavailable, LockError
 from ..faults import as_error, is_fault, part
 from ..ir import Graph, Node
 from ..ir.family import source_names
-from ..kernels.catalogue import answer, failed, kernels_of
+from ..kernels.catalogue import answer, failed, kernel_words
 from ..kernels.kernel import Kernel, LoweredCall, NodeCall
 from ..kernels.user.kernel import UserKernel
 from ..policies import KernelPolicy, NodeFacts, Offer, choose
@@ -182,15 +182,16 @@ class Chooser:
         """Raise KernelUnavailable for a linear layer if no kernel of the target has the weights and activations that the policy demands."""
         if node.op not in _LINEAR or (stored := weights_of(self.policy, facts)) is None:
             return
-        known = {k.name.partition("/")[2] for k in kernels_of("linear", self.target.kind)}
-        if known.issuperset(stored.kernels):
+        words, by = stored
+        known = kernel_words("linear", self.target.kind)
+        if known.issuperset(words.kernels):
             return
-        words, remove = f"weights in {stored.weights}", "weights"
-        if stored.kernels[-1] in known:
-            words, remove = f"{words} with activations in {stored.activations}", "activations"
+        demanded, remove = f"weights in {words.weights}", "weights"
+        if words.kernels[-1] in known:
+            demanded, remove = f"{demanded} with activations in {words.activations}", "activations"
         raise KernelUnavailable(
             f"node {facts.node}",
-            f"{stored.by} demands {words}, for which {self.target.name} has no kernel",
+            f"{by} demands {demanded}, for which {self.target.name} has no kernel",
             do=f"Remove {remove}, write {remove}: model, or run on the cpu.",
         )
 

@@ -3,9 +3,9 @@
 Order of demands
 1. Support, limits (workspace, determinism) and ``forbid`` remove candidates, each with a reason.
 2. ``use`` forces one kernel: it is chosen, or KernelUnavailable is raised. ``use`` in any layer beats ``prefer`` in every layer.
-3. ``weights``, from the highest layer that says it: the kernel that stores them so comes first (with ``activations: int8``, the one that
-   multiplies them by 8-bit integers comes before it), and other such kernels are not preferred. Then ``prefer`` rules, then plain
-   keywords, from the highest layer to the lowest. The first remaining kernel is chosen.
+3. ``weights`` with its ``activations``, from the highest layer that says ``weights``: its kernel comes first (with
+   ``activations: int8`` that of integers, then that of floats), and other such kernels are not preferred. Then ``prefer`` rules, then
+   plain keywords, from the highest layer to the lowest. The first remaining kernel is chosen.
 4. Otherwise the fastest kernel, if all remaining ones were measured; else the first in the catalogue's order. Kernels that change
    results are excluded here: only ``use`` and ``prefer`` choose them.
 
@@ -25,25 +25,9 @@ from .fields.pins import plain_kernel
 from .fields.record import FieldPath
 from .kernel_policy import KernelPolicy
 from .rule import NodeFacts, Rule
-from .vocabulary import (
-    INTEGER_KERNELS,
-    KERNELS_NOT_IMPLEMENTED,
-    LIBRARY_KERNELS,
-    WEIGHT_KERNELS,
-    activations_word,
-    kernels_of_words,
-)
+from .vocabulary import KERNELS_NOT_IMPLEMENTED, LIBRARY_KERNELS, WORDS_OF_KERNELS, WeightWords
 
-__all__ = [
-    "NodeDemands",
-    "Offer",
-    "RuleRef",
-    "WeightsDemand",
-    "choose",
-    "node_demands",
-    "vendor_keeps_to",
-    "weights_of",
-]
+__all__ = ["NodeDemands", "Offer", "RuleRef", "choose", "node_demands", "vendor_keeps_to", "weights_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,20 +69,6 @@ class RuleRef:
 
     def __str__(self) -> str:
         return self.text
-
-
-@dataclass(frozen=True, slots=True)
-class WeightsDemand:
-    """The words of ``weights`` and ``activations`` that apply to a node, and the rule or keyword that says the first."""
-
-    weights: str
-    activations: str
-    by: RuleRef
-
-    @property
-    def kernels(self) -> tuple[str, ...]:
-        """Return the kernels that implement the words, best first; none for the model's own type."""
-        return kernels_of_words(self.weights, self.activations)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,8 +150,8 @@ def vendor_keeps_to(policy: KernelPolicy, facts: NodeFacts, engine: str) -> Supp
         why = f"{engine} does not report if its kernel for {facts.node} is batch invariant; {demands.invariant} demands it"
         return Support.no(Reason.FORBIDDEN, why, do=do)
     stored = weights_of(policy, facts)
-    if stored is not None and stored.kernels:
-        why = f"{engine} does not store the weights of {facts.node} in {stored.weights}, which {stored.by} demands"
+    if stored is not None and stored[0].kernels:
+        why = f"{engine} does not store the weights of {facts.node} in {stored[0].weights}, which {stored[1]} demands"
         return Support.no(Reason.NOT_APPLICABLE, why, do=do)
     names = [n for n in demands.forbid if n in LIBRARY_KERNELS]
     if names:
@@ -221,9 +191,9 @@ def node_demands(policy: KernelPolicy, facts: NodeFacts) -> NodeDemands:
             settled = True
             deterministic_rule = next((who for demanded, who in demands_of_layer if demanded), None)
     if (stored := weights_of(policy, facts)) is not None:
-        of_words = {*WEIGHT_KERNELS.values(), *INTEGER_KERNELS.values()}
-        others = {name: who for name, who in prefer.items() if name not in of_words}
-        prefer = dict.fromkeys(stored.kernels, stored.by) | others
+        words, by = stored
+        others = {name: who for name, who in prefer.items() if name not in WORDS_OF_KERNELS}
+        prefer = dict.fromkeys(words.kernels, by) | others
     return NodeDemands(use, prefer, forbid, limit, deterministic_rule, _invariance(policy))
 
 
@@ -235,30 +205,17 @@ def _invariance(policy: KernelPolicy) -> RuleRef | None:
     return RuleRef((*at, "batch_invariant"), f"batch_invariant of {layer.origin or 'the policy'}")
 
 
-def weights_of(policy: KernelPolicy, facts: NodeFacts) -> WeightsDemand | None:
-    """Return the words of ``weights`` and ``activations`` that apply to a node; None without ``weights``, or for other op families.
-
-    Each word is that of the first matching rule, else of the keyword, of the highest layer that says it. A rule or layer that says
-    ``weights`` without ``activations`` says ``activations: model``, so that ``int8`` applies only to the weights written with it.
-    """
+def weights_of(policy: KernelPolicy, facts: NodeFacts) -> tuple[WeightWords, RuleRef] | None:
+    """Return the demand on weights that applies to a node, and the rule or keyword that makes it; None without one, or for other op families."""
     if facts.family != "matmul":
         return None
-    activations: str | None = None
     for at, layer in _layers_of(policy):
         for i, rule in enumerate(layer.rules):
-            said = activations_word(rule.weights, rule.activations)
-            if said is None or not rule.matches(facts):
-                continue
-            activations = activations or said
-            if rule.weights is not None:
-                return WeightsDemand(rule.weights, activations, _who(at, layer, i, rule))
-        activations = activations or activations_word(layer.weights, layer.activations)
-        if layer.weights is not None and activations is not None:
-            words = f"weights: {layer.weights}" + (
-                "" if activations == "model" else f", activations: {activations}"
-            )
-            who = RuleRef((*at, "weights"), f"{words} of {layer.origin or 'the policy'}")
-            return WeightsDemand(layer.weights, activations, who)
+            if rule.weight_words is not None and rule.matches(facts):
+                return rule.weight_words, _who(at, layer, i, rule)
+        if layer.weight_words is not None:
+            text = f"{layer.weight_words} of {layer.origin or 'the policy'}"
+            return layer.weight_words, RuleRef((*at, "weights"), text)
     return None
 
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from .fields.record import FieldPath
 from .kernel_policy import KernelPolicy
 from .rule import NodeFacts, Rule
-from .vocabulary import activations_word, kernels_of_words
 
 __all__ = ["PolicyDemand", "ambiguities", "demands_of", "places_of"]
 
@@ -38,7 +37,8 @@ class PolicyDemand:
             return self.names
         if self.rule.use:
             return (self.rule.use,)
-        return (*kernels_of_words(self.rule.weights, self.rule.activations), *self.rule.prefer)
+        words = self.rule.weight_words
+        return (*(words.kernels if words else ()), *self.rule.prefer)
 
     def matches(self, facts: NodeFacts) -> bool:
         """Return True if it applies to the node."""
@@ -52,9 +52,8 @@ def demands_of(policy: KernelPolicy) -> tuple[PolicyDemand, ...]:
     demands: list[PolicyDemand] = []
     for at, layer in layers:
         demands += [PolicyDemand((*at, "rules", i), rule) for i, rule in enumerate(layer.rules)]
-        if layer.weights is not None:
-            kernels = kernels_of_words(layer.weights, layer.activations)
-            demands.append(PolicyDemand((*at, "weights"), None, "matmul", kernels))
+        if layer.weight_words is not None:
+            demands.append(PolicyDemand((*at, "weights"), None, "matmul", layer.weight_words.kernels))
         demands += [PolicyDemand((*at, f), None, f, names) for f, names in layer.preferences()]
     return tuple(demands)
 
@@ -75,16 +74,10 @@ def ambiguities(
             forces_forbidden = (a.use and a.use in b.forbid) or (b.use and b.use in a.forbid)
             if forces_forbidden or (a.use and b.use and a.use != b.use):
                 yield first, second, True
-            elif not forced and (
-                _words_differ(a, b) or (a.prefer and b.prefer and a.prefer[0] != b.prefer[0])
+            elif (a.weight_words and b.weight_words and not forced and a.weight_words != b.weight_words) or (
+                a.prefer and b.prefer and not forced and a.prefer[0] != b.prefer[0]
             ):
                 yield first, second, False
-
-
-def _words_differ(a: Rule, b: Rule) -> bool:
-    """Return True if both rules say ``weights``, or both say ``activations``, with different words."""
-    words = ((r.weights, activations_word(r.weights, r.activations)) for r in (a, b))
-    return any(x and y and x != y for x, y in zip(*words, strict=True))
 
 
 def places_of(place: Mapping[str, str], names: Collection[str]) -> Iterator[str]:

@@ -8,14 +8,20 @@ import functools
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from ..types import DimLike, DType
 from .fields import kinds
 from .fields.expression import Condition
 from .fields.record import Names, Problem, of_kind, record
-from .vocabulary import INTEGER_KERNELS, PHASES_WITHIN, dims_of_family, kernels_of_words, nearest
+from .vocabulary import INTEGER_KERNELS, PHASES_WITHIN, WeightWords, dims_of_family, nearest
 
-__all__ = ["NodeFacts", "Rule", "check_activations", "matches_name"]
+__all__ = ["ACTIVATIONS_MEANING", "NodeFacts", "Rule", "matches_name", "settle_activations"]
+
+ACTIVATIONS_MEANING = (
+    "type that inputs of the layers with these weights are rounded to; int8: integer products, for weights of 4 bits and stored "
+    "ones, or float products where a rule forbids the kernel or limits its workspace; model: float products"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,8 +52,8 @@ class Rule:
 
     Conditions (all optional): ``op``, ``node``, ``dtype``, ``shape``, ``phase``. Demands (at least one): ``use`` (this kernel or an
     error), ``prefer`` (these first, in order), ``forbid`` (never these), ``workspace_bytes`` (at most), ``deterministic`` (only
-    kernels that give equal bits on every run), ``weights`` (type of stored weights), ``activations`` (type that inputs of layers with
-    such weights are rounded to). A rule has either ``use`` or ``prefer``. Raises PolicyError.
+    kernels that give equal bits on every run), ``weights`` (type of stored weights), together with ``activations`` (type that inputs of
+    these layers are rounded to). A rule has either ``use`` or ``prefer``. Raises PolicyError.
 
     >>> Rule(op="matmul", shape="M <= 16", phase="decode", use="gemv", reason="few rows: bound by memory")
     """
@@ -81,33 +87,33 @@ class Rule:
         kinds.WEIGHTS_KIND,
         "type that constant weights of linear layers are stored in; model: the model's own",
     )
-    activations: str | None = of_kind(
-        kinds.ACTIVATIONS_KIND,
-        "type that inputs of layers with such weights are rounded to; int8: integer products, for weights of 4 bits and stored ones; model: floats",
-    )
+    activations: str | None = of_kind(kinds.ACTIVATIONS_KIND, ACTIVATIONS_MEANING)
     reason: str | None = of_kind(kinds.REASON, "the reason, which explain shows")
 
+    @property
+    def weight_words(self) -> WeightWords | None:
+        """Return the demand on weights; None if there is none."""
+        return None if self.weights is None else WeightWords(self.weights, self.activations)
+
     def _check_together(self) -> None:
-        limits = (self.workspace_bytes, self.deterministic, self.weights, self.activations)
-        if self.use is None and not self.prefer and not self.forbid and limits == (None,) * len(limits):
-            do = "Add use, prefer, forbid, workspace_bytes, deterministic, weights or activations."
+        settle_activations(self, "rule")
+        limits = (
+            self.workspace_bytes is not None or self.deterministic is not None or self.weights is not None
+        )
+        if self.use is None and not self.prefer and not self.forbid and not limits:
+            do = "Add use, prefer, forbid, workspace_bytes, deterministic or weights."
             raise Problem((), "a rule demands nothing", do=do)
         if self.use is not None and self.prefer:
             raise Problem(("prefer",), "has no effect together with use", do="Keep one of the two.")
-        for word in ("weights", "activations"):
-            if getattr(self, word) is None:
-                continue
-            if self.use is not None:
-                raise Problem((word,), "has no effect together with use", do="Keep one of the two.")
-            if self.op and "matmul" not in self.op:
-                what = f"only ops of the family matmul have such {word}"
-                raise Problem((word,), what, got=repr(self.op), do=f"Write op: matmul, or remove {word}.")
-        check_activations(self.weights, self.activations)
-        kernel = next(iter(kernels_of_words(self.weights, self.activations)), None)
-        if kernel in self.forbid:
-            words = f"weights: {self.weights}" + (
-                f" with activations: {self.activations}" if kernel in INTEGER_KERNELS.values() else ""
+        if self.use is not None and self.weights is not None:
+            raise Problem(("weights",), "has no effect together with use", do="Keep one of the two.")
+        if self.weights is not None and self.op and "matmul" not in self.op:
+            do = "Write op: matmul, or remove weights."
+            raise Problem(
+                ("weights",), "only ops of the family matmul have such weights", got=repr(self.op), do=do
             )
+        words = self.weight_words
+        if words is not None and (kernel := next(iter(words.kernels), None)) in self.forbid:
             raise Problem(("forbid",), f"forbids {kernel!r}, which computes {words}", do="Remove one.")
         for name in (*([self.use] if self.use else ()), *self.prefer):
             if name in self.forbid:
@@ -148,16 +154,27 @@ class Rule:
         return ", ".join(parts) or "every op"
 
 
-def check_activations(weights: str | None, activations: str | None) -> None:
-    """Raise Problem if ``activations`` of a rule or a layer demands integers that no kernel multiplies by its ``weights``."""
-    if activations != "int8" or weights in INTEGER_KERNELS:
+def settle_activations(demands: Any, where: str) -> None:
+    """Raise Problem for ``activations`` without ``weights``, or with weights for which no kernel rounds. ``model`` becomes None, its normal form.
+
+    demands: a Rule or a KernelPolicy. where: its name in messages.
+    """
+    weights, activations = demands.weights, demands.activations
+    if activations is None:
         return
-    raise Problem(
-        ("activations",),
-        "int8 needs weights of 4 bits, or stored ones, in the same place",
-        got="no weights" if weights is None else f"weights: {weights}",
-        do=f"Write weights: {' or '.join(INTEGER_KERNELS)}, or remove activations: int8.",
-    )
+    if weights is None:
+        do = f"Write weights in the same {where}, or remove activations."
+        raise Problem(("activations",), f"needs weights in the same {where}", got=repr(activations), do=do)
+    if activations == "model":
+        object.__setattr__(demands, "activations", None)
+    elif weights not in INTEGER_KERNELS:
+        do = f"Write weights: {' or '.join(INTEGER_KERNELS)}, or remove activations."
+        raise Problem(
+            ("activations",),
+            "no kernel multiplies such weights by activations of 8 bits",
+            got=f"weights: {weights}",
+            do=do,
+        )
 
 
 def phase_covered(phase: str, phases: Names) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
+from typing import NamedTuple
 
 from ..families import FAMILIES
 from ..types import DType
@@ -35,9 +36,9 @@ __all__ = [
     "TUNE_SECONDS",
     "WEIGHTS",
     "WEIGHT_KERNELS",
-    "activations_word",
+    "WORDS_OF_KERNELS",
+    "WeightWords",
     "dims_of_family",
-    "kernels_of_words",
     "nearest",
 ]
 
@@ -102,7 +103,7 @@ WEIGHTS: Mapping[str, str] = MappingProxyType(
         "stored": "the blocks of a GGUF file, the codes of GPTQ and AWQ layers, exact; floats where a file has floats",
     }
 )
-"""Type that the weights of linear layers are stored in -> its meaning. Without ``activations``, the arithmetic stays in floats."""
+"""Type that the weights of linear layers are stored in -> its meaning. Without ``activations: int8``, the arithmetic stays in floats."""
 
 WEIGHT_KERNELS: Mapping[str, str] = MappingProxyType(
     {
@@ -114,7 +115,7 @@ WEIGHT_KERNELS: Mapping[str, str] = MappingProxyType(
         "stored": "stored_weights",
     }
 )
-"""Word of ``weights`` -> the kernel of ``matmul`` that implements it. As words of policies these kernels are deprecated."""
+"""Word of ``weights`` -> the kernel of ``matmul`` that multiplies such weights by floats."""
 assert set(WEIGHT_KERNELS) == set(WEIGHTS) - {"model"}
 assert set(WEIGHT_KERNELS.values()) <= set(KERNELS["matmul"])
 
@@ -124,7 +125,7 @@ ACTIVATIONS: Mapping[str, str] = MappingProxyType(
         "int8": "8 bits, one scale per row and group of inputs: the largest magnitude over 127",
     }
 )
-"""Type that the inputs of linear layers with ``weights`` are rounded to -> its meaning."""
+"""Type that the inputs of linear layers with the ``weights`` of the same rule or policy are rounded to -> its meaning."""
 
 INTEGER_KERNELS: Mapping[str, str] = MappingProxyType(
     {
@@ -139,16 +140,33 @@ assert set(INTEGER_KERNELS) <= set(WEIGHT_KERNELS)
 assert set(INTEGER_KERNELS.values()) <= set(KERNELS["matmul"])
 
 
-def activations_word(weights: str | None, activations: str | None) -> str | None:
-    """Return what a rule or a layer says about activations: ``weights`` without ``activations`` says ``model``; None for neither."""
-    return activations if activations is not None or weights is None else "model"
+class WeightWords(NamedTuple):
+    """The words ``weights`` and ``activations`` of one rule or policy: one demand. Without ``activations`` the products stay in floats."""
+
+    weights: str
+    activations: str | None = None
+
+    @property
+    def kernels(self) -> tuple[str, ...]:
+        """Return the kernels of ``matmul`` that implement the words, best first; none for the model's own type.
+
+        The kernel of floats with the same weights comes after that of integers.
+        """
+        floats = WEIGHT_KERNELS.get(self.weights)
+        if floats is None:
+            return ()
+        return (floats,) if self.activations is None else (INTEGER_KERNELS[self.weights], floats)
+
+    def __str__(self) -> str:
+        activations = "" if self.activations is None else f", activations: {self.activations}"
+        return f"weights: {self.weights}{activations}"
 
 
-def kernels_of_words(weights: str | None, activations: str | None) -> tuple[str, ...]:
-    """Return the kernels of ``matmul`` that implement the words, best first. The weights keep their bits where the first does not apply."""
-    integer = INTEGER_KERNELS.get(weights or "") if activations == "int8" else None
-    return tuple(k for k in (integer, WEIGHT_KERNELS.get(weights or "")) if k is not None)
-
+WORDS_OF_KERNELS: Mapping[str, WeightWords] = MappingProxyType(
+    {kernel: WeightWords(word) for word, kernel in WEIGHT_KERNELS.items()}
+    | {kernel: WeightWords(word, "int8") for word, kernel in INTEGER_KERNELS.items()}
+)
+"""Kernel of ``matmul`` that only such words select -> the words. As words of policies these kernels are deprecated."""
 
 KV_CACHES: Mapping[str, str] = MappingProxyType(
     {"model": "the type that the model computes in", "fp8": "float8_e4m3fn, values beyond 448 become 448"}

@@ -112,8 +112,7 @@ def _without_determinism(policy: Policy) -> Policy | None:
                 rules.append(rule)
                 continue
             demands = True
-            limits = rule.workspace_bytes is not None or rule.weights or rule.activations
-            if rule.use or rule.prefer or rule.forbid or limits:
+            if rule.use or rule.prefer or rule.forbid or rule.workspace_bytes is not None or rule.weights:
                 rules.append(dataclasses.replace(rule, deterministic=None))
         layers.append(dataclasses.replace(layer, rules=tuple(rules)))
     if not demands:
