@@ -14,8 +14,9 @@ typedef vec<float, L> F;
 
 struct GroupScale {
     float scale, sum;  // of a code; of the group's values
-    int32_t offset;    // minus 128 times the sum of its codes: what the product of the codes with weights plus 128 has too much
+    int32_t offset;    // minus 128 times the sum of the codes: corrects products with weights that are stored plus 128
 };
+static_assert(sizeof(GroupScale) == 12, "SCALE_BYTES of kernels/cpu/matmul/group_panels.py");
 
 // Scale and low of a group, of L columns, `pitch` columns of the panel apart.
 struct Numbers { F scale, low; };
@@ -26,19 +27,19 @@ struct Bfloat16Pair {  // low bytes first, then high ones
         return {bitcast<F>((w & 0xffu) << 16 | (w & 0xff0000u) << 8), bitcast<F>((w & 0xff00u) << 8 | (w & 0xff000000u))};
     }
 };
-INLINE F halves(I w, int shift) { return widen_f16<L>(raw<uint16_t>(w >> shift & 0xffff)); }
+INLINE F half_word(I w, int shift) { return widen_f16<L>(raw<uint16_t>(w >> shift & 0xffff)); }
 struct Float16Pair {
     static constexpr int WORDS = 1;
     static INLINE_MEMBER Numbers read(const uint8_t *at, int64_t) {
         const I w = load<L>((const int32_t *)at);
-        return {halves(w, 0), halves(w, 16)};
+        return {half_word(w, 0), half_word(w, 16)};
     }
 };
 struct Float16Product {
     static constexpr int WORDS = 1;
     static INLINE_MEMBER Numbers read(const uint8_t *at, int64_t) {
         const I w = load<L>((const int32_t *)at);
-        return {halves(w, 0) * halves(w, 16), F{}};
+        return {half_word(w, 0) * half_word(w, 16), F{}};
     }
 };
 struct Float32Pair {
@@ -111,14 +112,15 @@ INLINE vec<int8_t, L> bytes(I q) {
     return raw<int8_t>(raw<int16_t>(q));
 }
 
-// One row of floats, k a multiple of the group. The scale is the largest magnitude over 127; a group with an infinity or NaN gets NaN.
+// One row of floats, k a multiple of the group. The scale is the largest magnitude over 127; a group with an infinity or NaN gets NaN, and one
+// below 2^-120 zeros.
 template <int BITS>
 __attribute__((noinline)) static void code_row(const float *RESTRICT x, int64_t k, int64_t group, int8_t *RESTRICT to, GroupScale *RESTRICT scales) {
     const F magic = splat<F>(0x1.8p23f);
     for (int64_t g = 0; g < k; g += group, ++scales) {
-        F most = abs(load<L>(x + g));
-        for (int64_t i = L; i < group; i += L) most = maximum(most, abs(load<L>(x + g + i)));
-        const float size = across(most, maximum_{});
+        F largest = abs(load<L>(x + g));
+        for (int64_t i = L; i < group; i += L) largest = maximum(largest, abs(load<L>(x + g + i)));
+        const float size = across(largest, maximum_{});
         const F inverse = splat<F>(size >= 0x1p-120f ? 127 / size : 0);
         F sum = F{};
         for (int64_t i = 0; i < group; i += L) {
@@ -126,8 +128,8 @@ __attribute__((noinline)) static void code_row(const float *RESTRICT x, int64_t 
             store<L>(to + g + i, bytes(bitcast<I>(whole) - bitcast<I>(magic)));
             sum += whole - magic;
         }
-        const float codes = sum_across(sum), scale = size / 127 + (size - size);
-        *scales = {scale, codes * scale, size - size == 0 ? -128 * (int32_t)codes : 0};
+        const float total = sum_across(sum), scale = size / 127 + (size - size);
+        *scales = {scale, total * scale, size - size == 0 ? -128 * (int32_t)total : 0};
     }
     if constexpr (BITS == 4) {
         typedef vec<int8_t, 16> B;

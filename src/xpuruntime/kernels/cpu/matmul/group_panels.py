@@ -25,7 +25,7 @@ _NUMBERS = {
 }
 """Numbers of a group -> the type of the template that reads them."""
 
-_SCALE_BYTES = 12
+SCALE_BYTES = 12
 """Bytes of ``GroupScale``."""
 
 
@@ -80,7 +80,7 @@ class GroupPanels:
 
     @property
     def sums(self) -> str:
-        """What a comment in the code says of the arithmetic."""
+        """The arithmetic, as a comment in the code names it."""
         return "rows in int8, sums of a group in int32" if self.integer else "sums in float"
 
     def block_groups(self) -> int:
@@ -101,16 +101,16 @@ class GroupPanels:
             if self.integer
             else ([self.output_bytes], [0, 2, 1], (panels, self.output_bytes, self.columns))
         )
-        made = list(steps)
+        recipe = list(steps)
 
         def add(op: str, **attrs: Any) -> None:
-            made.append(RecipeStep(op, (f"%{len(made) - 1}" if made else "%in",), attrs))
+            recipe.append(RecipeStep(op, (f"%{len(recipe) - 1}" if recipe else "%in",), attrs))
 
         if not stored:
             add("groups_int4", group=self.form.group)
         add("reshape", shape=[panels, self.columns, *parts])
         add("permute", order=order)
-        return tuple(made), TensorSpec(spec, DType.INT8)
+        return tuple(recipe), TensorSpec(spec, DType.INT8)
 
     # ── text ──
 
@@ -130,8 +130,8 @@ class GroupPanels:
     def scratch_bytes(self, rows: int, tiles: int) -> int:
         """Return the bytes that ``scratch`` declares."""
         line = 4 * self.depth
-        held = (self.depth + _SCALE_BYTES * self.groups) * rows + line if self.integer else line * rows
-        return held + 4 * rows * tiles * self.columns + 64 * 4 + 64
+        row_bytes = (self.depth + SCALE_BYTES * self.groups) * rows + line if self.integer else line * rows
+        return row_bytes + 4 * rows * tiles * self.columns + 64 * 4 + 64
 
     def scratch(self, start: str, rows: int, tiles: tuple[str, ...]) -> list[str]:
         """Return lines that declare ``rows`` rows (``a``; in integers also ``scales`` and one row of floats, ``line``) and the tiles of sums."""
@@ -148,7 +148,7 @@ class GroupPanels:
             arrays = [
                 ("line", "float", self.depth, 4),
                 ("a", "int8_t", rows * self.depth, 1),
-                ("scales", "codes::GroupScale", rows * self.groups, _SCALE_BYTES),
+                ("scales", "codes::GroupScale", rows * self.groups, SCALE_BYTES),
             ]
         arrays += [(name, "float", rows * self.columns, 4) for name in tiles]
         for name, kind, count, size in arrays:

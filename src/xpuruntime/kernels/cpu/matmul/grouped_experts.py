@@ -104,7 +104,7 @@ def _packed(t: _Sizes, *, stored: bool) -> Packed:
 
 def _source(t: _Sizes, layer: LayerText, grouped: bool, ids: str) -> str:
     p, panels, s = t.p, t.panels, layer.storage
-    form, held = panels.form, _GATHERED_ROWS if grouped else 1
+    form, task_rows = panels.form, _GATHERED_ROWS if grouped else 1
     block = panels.block_groups() if grouped else panels.groups
     lines = [
         f"// {p.rows} rows, {p.slots} of {p.experts} experts each: [{p.k}] x [{p.k}, {p.n * p.halves}] in {p.dtype.value}, weights in int{form.bits}"
@@ -125,8 +125,9 @@ def _source(t: _Sizes, layer: LayerText, grouped: bool, ids: str) -> str:
         f"    {s} *y = ({s} *)args[3];",
         "    constexpr int L = GEMM_LANES<float>;",
         # The first bytes of scratch are for reports.
-        *(f"    {line}" for line in panels.scratch(f"(char *)scratch + {-(-STATUS // 64) * 64}", held, ("tile", "gate"))),
-        *([f"    int32_t *const chosen = (int32_t *)(gate + {held * panels.columns});"] if grouped else ["    (void)gate;"]),
+        *(f"    {line}" for line in panels.scratch(f"(char *)scratch + {-(-STATUS // 64) * 64}", task_rows, ("tile", "gate"))),
+        *([f"    int32_t *const chosen = (int32_t *)(gate + {task_rows * panels.columns});"] if grouped else ["    (void)gate;"]),
+        f"    int64_t loaded = -1{', count = 0' if grouped else ''};  // whose rows are in scratch",
         "    for (int64_t task = begin; task < end; ++task) {",
         *(f"        {line}" for line in (_by_expert(t, layer) if grouped else _by_pair(t, layer))),
         "    }", "}", "",
@@ -152,7 +153,10 @@ def _row(t: _Sizes, pair: str, index: str) -> list[str]:
 def _by_pair(t: _Sizes, layer: LayerText) -> list[str]:
     return [
         f"const int64_t r = task / {t.count}, panel = task % {t.count}, expert = index_in(ids[r], {t.p.experts}, scratch);",
-        *_row(t, "r", "0"),
+        "if (loaded != r) {",
+        *(f"    {line}" for line in _row(t, "r", "0")),
+        "}",
+        "loaded = r;",
         _matrix(t),
         *_products(t, layer, "KERNEL_single", "0", "1", ""),
     ]
@@ -162,17 +166,20 @@ def _by_expert(t: _Sizes, layer: LayerText) -> list[str]:
     p, rows = t.p, t.panels.rows
     return [
         f"const int64_t expert = task / {t.count}, panel = task % {t.count};",
-        "int64_t count = 0;",
-        f"for (int64_t i = 0; i < {p.pairs}; ++i) {{",
-        "    chosen[count] = (int32_t)i;",
-        f"    count += index_in(ids[i], {p.experts}, scratch) == expert;",
+        "if (loaded != expert) {",
+        "    count = 0;",
+        f"    for (int64_t i = 0; i < {p.pairs}; ++i) {{",
+        "        chosen[count] = (int32_t)i;",
+        f"        count += index_in(ids[i], {p.experts}, scratch) == expert;",
+        "    }",
         "}",
         _matrix(t),
         f"for (int64_t first = 0; first < count; first += {_GATHERED_ROWS}) {{",
         f"    const int64_t number = count - first < {_GATHERED_ROWS} ? count - first : {_GATHERED_ROWS}, whole = number / {rows} * {rows};",
-        "    for (int64_t i = 0; i < number; ++i) {",
-        *(f"        {line}" for line in _row(t, "chosen[first + i]", "i")),
-        "    }",
+        f"    if (loaded != expert || count > {_GATHERED_ROWS})",
+        "        for (int64_t i = 0; i < number; ++i) {",
+        *(f"            {line}" for line in _row(t, "chosen[first + i]", "i")),
+        "        }",
         "    if (whole) {",
         *(f"        {line}" for line in _products(t, layer, "KERNEL_product", "0", "whole", "chosen[first + at]")),
         "    }",
@@ -180,6 +187,7 @@ def _by_expert(t: _Sizes, layer: LayerText) -> list[str]:
         *(f"        {line}" for line in _products(t, layer, "KERNEL_single", "whole", "number - whole", "chosen[first + whole + at]")),
         "    }",
         "}",
+        "loaded = expert;",
     ]  # fmt: skip
 
 
