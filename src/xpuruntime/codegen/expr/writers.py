@@ -156,7 +156,12 @@ def where(s: PointwiseCall) -> str:
 def clamp(s: PointwiseCall) -> str:
     """Write a clamp to two limits, either of which may be absent."""
     dtype = s.promoted
-    x, low, high = (None if t is None else converted(t, dtype) for t in (*s.terms, None, None)[:3])
+    terms = (*s.terms, None, None)[:3]
+    x, low, high = (None if t is None else converted(t, dtype) for t in terms)
+    if dtype.is_float and all(
+        t is not None and t.number is not None and t.number == t.number for t in terms[1:]
+    ):
+        return f"clip({x}, {low}, {high})"  # only x may be NaN
     above = x if low is None else f"{x} | {low}" if dtype is DType.BOOL else f"maximum({x}, {low})"
     return str(
         above

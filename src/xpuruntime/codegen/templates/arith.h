@@ -81,6 +81,14 @@ template <class V> INLINE V rounded(V x) {
 
 template <class V> INLINE V rint(V x) {  // half to even: adding 2**23 (2**52) leaves no bits for a fraction
     if constexpr (!is_float<V>) return x;
+#if defined(__AVX2__) && !defined(__clang__)
+    else if constexpr (same<V, vec<float, 8>>) return __builtin_ia32_roundps256(x, 8);
+    else if constexpr (same<V, vec<double, 4>>) return __builtin_ia32_roundpd256(x, 8);
+#endif
+#if defined(__AVX512F__) && !defined(__clang__)
+    else if constexpr (same<V, vec<float, 16>>) return __builtin_ia32_rndscaleps_mask(x, 8, x, -1, 4);
+    else if constexpr (same<V, vec<double, 8>>) return __builtin_ia32_rndscalepd_mask(x, 8, x, -1, 4);
+#endif
     else {
         constexpr elem<V> magic = sizeof(elem<V>) == 4 ? (elem<V>)0x1p23 : (elem<V>)0x1p52;
         const V size = abs(x), whole = (size + splat<V>(magic)) - splat<V>(magic);

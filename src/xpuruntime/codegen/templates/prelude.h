@@ -106,10 +106,41 @@ template <class V> INLINE V splat(elem<V> x) {
     if constexpr (lanes<V> == 1) return x;
     else return x - V{};
 }
+#if defined(__AVX2__) && !defined(__clang__)
+typedef char v16qi __attribute__((vector_size(16)));
+typedef int v16si __attribute__((vector_size(64)));
+#if defined(__AVX512F__)
+constexpr int BYTE_LANES = 16;
+#else
+constexpr int BYTE_LANES = 8;
+#endif
+// Eight or sixteen bytes as int32, and back without saturation: one instruction, which GCC does not find.
+template <class V> INLINE like<V, int32_t> widened_bytes(V v) {
+    constexpr bool is_unsigned = elem<V>(-1) > elem<V>(0);
+#if defined(__AVX512F__)
+    if constexpr (lanes<V> == 16) {
+        const v16qi bytes = bitcast<v16qi>(v);
+        return is_unsigned ? bitcast<like<V, int32_t>>(__builtin_ia32_pmovzxbd512_mask(bytes, v16si{}, (unsigned short)-1))
+                           : bitcast<like<V, int32_t>>(__builtin_ia32_pmovsxbd512_mask(bytes, v16si{}, (unsigned short)-1));
+    } else
+#endif
+    {
+        const v16qi bytes = bitcast<v16qi>(vec<int64_t, 2>{bitcast<int64_t>(v), 0});
+        return is_unsigned ? bitcast<like<V, int32_t>>(__builtin_ia32_pmovzxbd256(bytes)) : bitcast<like<V, int32_t>>(__builtin_ia32_pmovsxbd256(bytes));
+    }
+}
+#endif
 template <class T, class V> INLINE like<V, T> raw(V v) {  // C's conversion, lane by lane
     typedef elem<V> From;
     if constexpr (same<From, T>) return v;
     else if constexpr (lanes<V> == 1) return (T)v;
+#if defined(__AVX2__) && !defined(__clang__)
+    else if constexpr (sizeof(From) == 1 && sizeof(T) > 2 && (lanes<V> == 8 || lanes<V> == BYTE_LANES)) return raw<T>(widened_bytes(v));
+#endif
+#if defined(__AVX512F__) && !defined(__clang__)
+    else if constexpr (sizeof(T) == 1 && sizeof(From) == 4 && !is_float<V> && lanes<V> == 16)
+        return bitcast<like<V, T>>(__builtin_ia32_pmovdb512_mask(bitcast<v16si>(v), v16qi{}, (unsigned short)-1));
+#endif
     // Bytes go by way of 16 and 32 bits: compilers have an instruction for each step, and convert all at once lane by lane.
     else if constexpr (sizeof(From) == 1 && sizeof(T) > 2) return raw<T>(raw<int32_t>(__builtin_convertvector(v, like<V, int16_t>)));
     else if constexpr (sizeof(T) == 1 && is_float<V>) return raw<T>(raw<int32_t>(v));
@@ -251,12 +282,10 @@ template <class B, int N> struct row { B at[N]; };
 // The first n of N elements of B, zeros behind them; and back. With AVX-512 by masks, else one by one.
 #if defined(__AVX512BW__) && defined(__AVX512VL__) && !defined(__clang__)
 #define MASKED
-typedef char v16qi __attribute__((vector_size(16)));
 typedef short v8hi __attribute__((vector_size(16)));
 typedef short v16hi __attribute__((vector_size(32)));
 typedef short v32hi __attribute__((vector_size(64)));
 typedef int v8si __attribute__((vector_size(32)));
-typedef int v16si __attribute__((vector_size(64)));
 typedef long long v8di __attribute__((vector_size(64)));
 #endif
 template <int N, class B> INLINE vec<B, N> load_first(const B *p, int64_t n) {
@@ -410,9 +439,11 @@ template <class To, class V> INLINE auto convert(V v) {
     else if constexpr (same<From, double>) return raw<To>(whole64(v));
     else {
         typedef ints<V> I;
+        if constexpr (N > 1 && sizeof(To) < 4) {
+            const I whole = raw<int32_t>(v);  // the smallest int32 for NaN and what is out of range
+            if (every(whole != splat<I>((int32_t)0x80000000))) return raw<To>(whole);
+        }
         const auto small = (v > splat<V>(-0x1p31f)) & (v < splat<V>(0x1p31f));
-        if constexpr (N > 1 && sizeof(To) < 4)
-            if (every(small)) return raw<To>(raw<int32_t>(v));
         const I whole = raw<int32_t>(select(small, v, splat<V>(0)));
         return raw<To>(select(small, whole, low_bits(v)));
     }

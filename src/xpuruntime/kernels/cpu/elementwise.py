@@ -2,6 +2,8 @@
 
 The loops follow the memory order of the first result. Dims that are contiguous in every operand are merged, and the innermost one is a loop
 of vectors. Values that are constant along it are computed once per row. Pointwise kernels are bandwidth-bound.
+
+A function of one 8-bit operand with an 8-bit result, such as silu between codes, is computed for the 256 codes and then looked up.
 """
 
 from __future__ import annotations
@@ -72,6 +74,24 @@ def _moving(loops: _Loops) -> set[str]:
     return moving
 
 
+_CHEAP = frozenset(["arith"])
+"""Parts of the prelude without a function that costs more than a lookup."""
+_TABLE_ELEMENTS = 4096
+"""Elements of the inner loop for which a table of 256 is repaid."""
+
+
+def _is_table(loops: _Loops, parts: set[str]) -> bool:
+    """Return True for a costly function of one contiguous 8-bit operand with one 8-bit result."""
+    plan, space = loops.plan, loops.nest
+    if len(plan.inputs) != 1 or len(plan.outputs) != 1 or not parts - _CHEAP:
+        return False
+    dtypes = (plan.inputs[0].dtype, loops.call.outputs[0].dtype)
+    contiguous = space.strides[plan.inputs[0].name][-1] == 1 and space.strides["y0"][-1] == 1
+    return (
+        contiguous and space.inner >= _TABLE_ELEMENTS and all(d in (DType.INT8, DType.UINT8) for d in dtypes)
+    )
+
+
 def _read(entry: Input, stride: int, moving: bool) -> str:
     kind = compute_type(entry.dtype)
     if not moving:
@@ -111,7 +131,10 @@ def _stage(loops: _Loops) -> Stage:
         base = name if name.startswith("y") else f"x{next(i.operand for i in plan.inputs if i.name == name)}"
         where = offset_text(space.extents[:-1], space.strides[name][:-1])
         rows.append(f"const auto {name}_row = {base}{'' if where == '0' else f' + {where}'};")
-    source = _text(loops, declared(arguments, len(call.outputs)), rows, outside, inside)
+    write = _table_text if _is_table(loops, parts) else _text
+    source = write(loops, declared(arguments, len(call.outputs)), rows, outside, inside)
+    if write is _table_text:
+        parts.add("table")
     size = sum(s.size_bytes or 0 for s in (*call.outputs, *(call.tensor(at).spec for at in read)))
     work = sum(1 for o in plan.operations if o.op != CONSTANT)
     return Stage(
@@ -143,6 +166,32 @@ def _text(loops: _Loops, head: list[str], rows: list[str], outside: list[str], i
     if space.inner % lanes:
         body.append(f"if (i < {high}) at(i, {high} - i);")
     return function_text(loops.call, lanes, head, task_loops(space, tasks, body) if space.elements else [])
+
+
+def _table_text(
+    loops: _Loops, head: list[str], rows: list[str], outside: list[str], inside: list[str]
+) -> str:
+    space, tasks, entry = loops.nest, loops.tasks, loops.plan.inputs[0]
+    low, high = ("first", "last") if tasks.chunk < space.inner else ("0", str(space.inner))
+    kinds = [STORAGE[d] for d in (entry.dtype, loops.call.outputs[0].dtype)]
+    table = [
+        "alignas(64) uint8_t codes[256], table[256];",
+        "for (int i = 0; i < 256; ++i) codes[i] = (uint8_t)i;",
+        "{",
+        f"  const auto {entry.name}_row = (const {kinds[0]} *)codes;",
+        f"  const auto y0_row = ({kinds[1]} *)table;",
+        *indented(outside),
+        "  const auto at = [&](int64_t i, auto... n) __attribute__((always_inline)) {",
+        *indented(indented(inside)),
+        "  };",
+        "  for (int64_t i = 0; i < 256; i += N) at(i);",
+        "}",
+    ]
+    body = [
+        *rows,
+        f"look_up(table, (const uint8_t *){entry.name}_row + {low}, (uint8_t *)y0_row + {low}, {high} - {low});",
+    ]
+    return function_text(loops.call, loops.lanes, head, [*table, *task_loops(space, tasks, body)])
 
 
 def function_text(call: NodeCall, lanes: int, head: Sequence[str], body: Sequence[str]) -> str:
