@@ -54,6 +54,7 @@ def main() -> int:
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.folder or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
         for name in options.models:
             reference, vendor, products = _prepare(name, folder)
             rows += _measure(name, folder, options, reference, vendor, products / rate)

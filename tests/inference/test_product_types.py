@@ -11,6 +11,19 @@ from xpuruntime.ir import GraphBuilder
 from xpuruntime.policies import KernelPolicy
 
 
+@pytest.mark.parametrize("word", ["int4", "int4_64"])
+def test_rounded_rows_are_activations_of_8_bits(word: str) -> None:
+    weight = np.random.default_rng(0).standard_normal((256, 256)).astype(np.float32)
+    for rows in (1, 4, 200):
+        b = GraphBuilder("g")
+        b.output("y", b.linear(b.input("x", f"float32[{rows}, 256]"), b.weight("w", "float32[256, 256]")))
+        policy = KernelPolicy(weights=word, activations="int8")
+        plan = xrt.compile(b.build(), weights={"w": weight}, target="cpu", policy=policy).entries[0].plans[0]
+        types = {buffer.name: buffer.spec.dtype for buffer in plan.buffers}
+        stated = [_operands(call, types) for call in plan.calls if call.kernel.startswith("matmul/")]
+        assert stated == [("int8", "int4")]
+
+
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("word", ["int4", "int4_64", "int8"])
 @pytest.mark.parametrize("target", ["cuda:sm_90", "cpu"])

@@ -26,7 +26,7 @@ def test_the_specification_s_example():
 
 def test_one_keyword_per_family_with_kernels():
     names = {f.name for f in dataclasses.fields(KernelPolicy)}
-    assert names - {"weights", "batch_invariant", "rules", "under", "origin"} == set(KERNELS)
+    assert names - {"weights", "activations", "batch_invariant", "rules", "under", "origin"} == set(KERNELS)
     assert set(KERNELS) <= set(FAMILIES)
 
 
@@ -71,7 +71,7 @@ def test_frozen_hashable_picklable_and_readable():
         (
             lambda: KernelPolicy(matmull="x"),
             "[KernelPolicy] matmull: unknown key. Did you mean 'matmul'? Known keys: "
-            + ", ".join([*KERNELS, "weights", "batch_invariant", "rules", "under"])
+            + ", ".join([*KERNELS, "weights", "activations", "batch_invariant", "rules", "under"])
             + ".",
         ),
         (
@@ -90,7 +90,7 @@ def test_frozen_hashable_picklable_and_readable():
             lambda: KernelPolicy(rules=[Rule(use="gemv"), {"usee": "gemv"}]),
             "[KernelPolicy] rules[1].usee: unknown key. Did you mean 'use'? Known keys: op, node, dtype, shape, phase, use, "
             "prefer, forbid, workspace_bytes, deterministic, "
-            "weights, reason.",
+            "weights, activations, reason.",
         ),
         (
             lambda: KernelPolicy(rules="x"),

@@ -14,7 +14,15 @@ from xpuruntime.families import FAMILIES
 from xpuruntime.policies import ExecutionPolicy, KernelPolicy, Policy, Rule
 from xpuruntime.policies.files import document
 from xpuruntime.policies.policy import from_document
-from xpuruntime.policies.vocabulary import ENGINES, KERNELS, PHASES, PRECISIONS, WEIGHTS
+from xpuruntime.policies.vocabulary import (
+    ACTIVATIONS,
+    ENGINES,
+    INTEGER_KERNELS,
+    KERNELS,
+    PHASES,
+    PRECISIONS,
+    WEIGHTS,
+)
 from xpuruntime.targets import DEVICE_KINDS
 
 _line = st.text(
@@ -38,18 +46,19 @@ def _rule(demand, names, conditions, reason):
         {"use": names[0]}
         if demand == "use"
         else {demand: names}
-        if demand not in ("limit", "weights")
+        if demand not in ("limit", "weights", "integers")
         else {}
     )
     limit = {"workspace_bytes": 2**20 + len(names)} if demand == "limit" else {}
     values = {"weights": "int4"} if demand == "weights" else values
-    conditions = {k: v for k, v in conditions.items() if k != "op"} if demand == "weights" else conditions
+    values = {"weights": "stored", "activations": "int8"} if demand == "integers" else values
+    conditions = {k: v for k, v in conditions.items() if k != "op"} if "weights" in values else conditions
     return Rule(**conditions, **values, **limit, **reason)
 
 
 _rules = st.builds(
     _rule,
-    st.sampled_from(["use", "prefer", "forbid", "limit", "weights"]),
+    st.sampled_from(["use", "prefer", "forbid", "limit", "weights", "integers"]),
     _some(_names),
     st.fixed_dictionaries(
         {},
@@ -63,11 +72,20 @@ _rules = st.builds(
     ),
     st.fixed_dictionaries({}, optional={"reason": _line}),
 )
-_layers = _fields(
-    KernelPolicy,
-    **{f: _some(_names) for f in KERNELS if f in ("matmul", "conv", "rope")},
-    weights=st.sampled_from([*WEIGHTS]),
-    rules=st.lists(_rules, max_size=3),
+_words = st.fixed_dictionaries({}, optional={"weights": st.sampled_from([*WEIGHTS])}) | st.fixed_dictionaries(
+    {"weights": st.sampled_from([*INTEGER_KERNELS])},
+    optional={"activations": st.sampled_from([*ACTIVATIONS])},
+)
+_layers = st.builds(
+    lambda fields, words: KernelPolicy(**fields, **words),
+    st.fixed_dictionaries(
+        {},
+        optional={
+            **{f: _some(_names) for f in KERNELS if f in ("matmul", "conv", "rope")},
+            "rules": st.lists(_rules, max_size=3),
+        },
+    ),
+    _words,
 )
 _kernel = st.lists(_layers, max_size=3).map(lambda ls: _merged(KernelPolicy(), ls))
 _execution = _fields(

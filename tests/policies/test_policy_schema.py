@@ -108,6 +108,8 @@ _dtype = st.sampled_from(["float32", "fp16", "bf16", "f64", "int8", "float", "f4
 _engine = st.sampled_from(
     ["native", "onnxrt", "onnxruntime", "openvino", "auto", "theirs", "open vino", "x" * 64, "x" * 65]
 )
+_weights = st.sampled_from(["model", "int8", "fp8", "int4", "int4_64", "stored", "int3"])
+_activations = st.sampled_from(["model", "int8", "int8", "int4"])
 _device = st.sampled_from([*DEVICE_KINDS, "cuda:1", "cuda:0", "gpu:12345", "CPU", "cpu:", " cpu"])
 _name = st.text(min_size=0, max_size=6) | st.sampled_from(["x", "input ids", "/m/*"])
 
@@ -126,6 +128,8 @@ _rule = _some(
     prefer=_one_or_some(_kernel),
     forbid=_one_or_some(_kernel),
     workspace_bytes=_size,
+    weights=_weights,
+    activations=_activations,
     reason=_name,
     usee=_kernel,
 )
@@ -134,6 +138,8 @@ _layer_fields = {
     "conv": _one_or_some(_kernel),
     "attention": _one_or_some(_kernel),
     "control": _kernel,
+    "weights": _weights,
+    "activations": _activations,
     "rules": st.lists(_mostly(_rule), max_size=2),
 }
 _kernel_policy = _some(**_layer_fields, under=st.lists(_some(**_layer_fields), max_size=2))

@@ -120,13 +120,15 @@ def test_other_rules_stay_without_determinism() -> None:
         {"op": "matmul", "use": "generated"},
         {"deterministic": True},
         {"op": "softmax", "forbid": ["generated"], "deterministic": True},
+        {"node": "scores", "weights": "int4", "activations": "int8", "deterministic": True},
     ]
     policy = _without_determinism(xrt.Policy.from_dict({"version": 1, "kernel": {"rules": rules}}))
     assert policy is not None
     left = [rule for layer in policy.kernel.layers for rule in layer.rules]
-    assert [(r.op, r.use, r.forbid, r.deterministic) for r in left] == [
-        (("matmul",), "generated", (), None),
-        (("softmax",), None, ("generated",), None),
+    assert [(r.op, r.use, r.forbid, r.weight_words, r.deterministic) for r in left] == [
+        (("matmul",), "generated", (), None, None),
+        (("softmax",), None, ("generated",), None, None),
+        ((), None, (), ("int4", "int8"), None),
     ]
 
 

@@ -76,6 +76,12 @@ def found(review: PolicyReview) -> list[tuple[str, str, bool]]:
         ([{"op": "matmul", "prefer": "gemv"}], ("inapplicable", False), "prefers 'gemv', which does not compute 2 nodes of 2"),
         ([{"node": "fc1", "prefer": "generated"}, {"op": "matmul", "prefer": "onednn"}], ("ambiguous", False),
          "prefers 'onednn' where rules[0] prefers 'generated' for 1 node (fc1); the earlier rule decides"),
+        ([{"node": "fc1", "weights": "model"}, {"op": "matmul", "weights": "int4"}], ("ambiguous", False),
+         "says weights: int4 where rules[0] says weights: model for 1 node (fc1); the earlier rule decides"),
+        ([{"node": "fc1", "weights": "int8", "prefer": "naive"}, {"node": "fc1", "weights": "int8", "prefer": "generated"}], ("ambiguous", False),
+         "prefers 'generated' where rules[0] prefers 'naive' for 1 node (fc1)"),
+        ([{"op": "matmul", "weights": "int4", "activations": "int8"}], ("unavailable", True),
+         "rules[0] of p.yaml (op=matmul) demands weights in int4 with activations in int8, for which cuda:sm_90 has no kernel"),
         ([{"node": "re:fc[12]", "use": "generated"}, {"node": "re:[a-f]c1", "use": "onednn"}], ("ambiguous", True),
          "contradicts rules[0] (node=re:fc[12]) for 1 node (fc1)"),
         ([{"op": "softmax", "forbid": "generated"}, {"op": "softmax", "forbid": "ported"}], ("unavailable", True),
@@ -90,6 +96,18 @@ def test_each_finding(
     assert [t[:2] for t in told] == [finding]
     assert text in told[0][2]
     assert review.ok is not finding[1]
+
+
+def test_rules_with_different_weights_are_told_apart_by_their_words(tmp_path: Path, model: Path) -> None:
+    rules = [
+        {"node": "fc1", "weights": "int8"},
+        {"op": "matmul", "weights": "int4", "activations": "int8", "prefer": "gemv"},
+    ]
+    review = review_policy(saved(tmp_path, {"rules": rules}), model, target="cpu", shapes=SIZES)
+    told = [f.text for f, _ in review.findings if f.code == "ambiguous"]
+    assert told == [
+        "says weights: int4, activations: int8 where rules[0] says weights: int8 for 1 node (fc1); the earlier rule decides"
+    ]
 
 
 def test_findings_have_the_line_of_their_rule(tmp_path: Path, model: Path) -> None:

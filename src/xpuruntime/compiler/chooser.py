@@ -16,13 +16,12 @@ from ..errors import BuildError, KernelUnavailable, LockError
 from ..faults import as_error, is_fault, part
 from ..ir import Graph, Node
 from ..ir.family import source_names
-from ..kernels.catalogue import answer, failed, kernels_of
+from ..kernels.catalogue import answer, failed, kernel_words
 from ..kernels.kernel import Kernel, LoweredCall, NodeCall
 from ..kernels.user.kernel import UserKernel
 from ..policies import KernelPolicy, NodeFacts, Offer, choose
 from ..policies.choose import node_demands, weights_of
 from ..policies.fields.pins import parted, pinned
-from ..policies.vocabulary import WEIGHT_KERNELS
 from ..printable import logger
 from .calls import COUNTERS
 from .demands import facts_of, is_forced
@@ -37,7 +36,7 @@ OffersOf: TypeAlias = Callable[[NodeCall, CodegenTarget], Sequence[tuple[Kernel,
 
 _log = logger("xpuruntime.compiler")
 
-_LINEAR = ("linear", "fused_linear")
+_LINEAR = ("linear", "fused_linear", "norm_linear")
 Rows: TypeAlias = dict[str, tuple[Kernel, Support]]
 
 
@@ -180,16 +179,21 @@ class Chooser:
         return Chosen(kernel, lowered, decision.chosen.reason), decision
 
     def _check_weights(self, node: Node, facts: NodeFacts) -> None:
-        """Raise KernelUnavailable for a linear layer if no kernel of the target stores weights as the policy demands."""
+        """Raise KernelUnavailable for a linear layer if no kernel of the target has the weights and activations that the policy demands."""
         if node.op not in _LINEAR or (stored := weights_of(self.policy, facts)) is None:
             return
-        kernel = WEIGHT_KERNELS.get(stored[0])
-        if kernel and f"matmul/{kernel}" not in {k.name for k in kernels_of("linear", self.target.kind)}:
-            raise KernelUnavailable(
-                f"node {facts.node}",
-                f"{stored[1]} demands weights in {stored[0]}, for which {self.target.name} has no kernel",
-                do="Remove weights, write weights: model, or run on the cpu.",
-            )
+        words, by = stored
+        known = kernel_words("linear", self.target.kind)
+        if known.issuperset(words.kernels):
+            return
+        demanded, remove = f"weights in {words.weights}", "weights"
+        if words.kernels[-1] in known:
+            demanded, remove = f"{demanded} with activations in {words.activations}", "activations"
+        raise KernelUnavailable(
+            f"node {facts.node}",
+            f"{by} demands {demanded}, for which {self.target.name} has no kernel",
+            do=f"Remove {remove}, write {remove}: model, or run on the cpu.",
+        )
 
     def _locked(self, node: Node, call: NodeCall, lock: KernelLock) -> tuple[Chosen, Decision]:
         """Return the kernel that the lock names. No other kernel is lowered. Raises LockError if it cannot be had."""

@@ -18,14 +18,13 @@ from ..ir import Graph, Node
 from ..ir.family import family_of, source_names
 from ..ir.shapes.named_dims import named_dims
 from ..kernels import has_kernel, offers
-from ..kernels.catalogue import kernels_of
+from ..kernels.catalogue import kernel_words
 from ..kernels.kernel import Kernel, NodeCall, Operand
 from ..kernels.user.kernel import user_kernels
 from ..passes.context import PassContext
 from ..plugins.registered import registered_kernels
 from ..policies import KernelPolicy, NodeFacts, Offer, Policy, choose
 from ..policies.choose import node_demands, weights_of
-from ..policies.vocabulary import WEIGHT_KERNELS
 from ..types import DType
 from .weights import KnownValues
 
@@ -63,8 +62,8 @@ def is_forced(policy: KernelPolicy, node: Node, facts: NodeFacts, kinds: Iterabl
 def _named_kernels(policy: KernelPolicy, facts: NodeFacts) -> Iterator[str]:
     """Yield the kernels that a policy names for a node, in its order."""
     stored = weights_of(policy, facts)
-    if stored is not None and stored[0] in WEIGHT_KERNELS:
-        yield WEIGHT_KERNELS[stored[0]]
+    if stored is not None:
+        yield from stored[0].kernels
     for layer in policy.layers:
         for rule in layer.rules:
             if rule.matches(facts):
@@ -250,9 +249,7 @@ class Demands:
 
     def _kernels(self, op: str) -> frozenset[str]:
         """Return the kernels of an op that every target has, without their family."""
-        return frozenset[str].intersection(
-            *(frozenset(k.name.partition("/")[2] for k in kernels_of(op, t.kind)) for t in self.targets)
-        )
+        return frozenset[str].intersection(*(kernel_words(op, t.kind) for t in self.targets))
 
     def _block(self, node: Node, anchor: str, reason: str) -> None:
         unfused = Candidate("kernel of its own", Reason.FORCED, reason)

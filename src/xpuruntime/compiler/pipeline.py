@@ -274,6 +274,8 @@ def _recorded_demands(resolved: Resolved, level: int | None, *, fell: bool) -> d
     recorded = {"optimization_level": level, "precision": precision, "rules": rules}
     if resolved.policy.kernel.demands_batch_invariance():
         recorded["batch_invariant"] = True
+    if words := resolved.policy.kernel.keyword_words():
+        recorded |= words._asdict()
     return {name: value for name, value in recorded.items() if value is not None and value != []}
 
 

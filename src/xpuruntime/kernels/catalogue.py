@@ -18,7 +18,7 @@ from ..faults import is_fault, part, recorded
 from .kernel import Kernel, NodeCall
 from .user.kernel import user_kernels
 
-__all__ = ["TARGET_KERNELS", "has_kernel", "kernels", "kernels_of", "offers"]
+__all__ = ["TARGET_KERNELS", "has_kernel", "kernel_words", "kernels", "kernels_of", "offers"]
 
 
 def _cpu() -> tuple[Kernel, ...]:
@@ -173,6 +173,11 @@ def _by_op(kind: str) -> dict[str, tuple[Kernel, ...]]:
 def kernels_of(op: str, kind: str = "cpu") -> tuple[Kernel, ...]:
     """Return the kernels that list an op, in order of preference."""
     return _by_op(kind).get(op, ())
+
+
+def kernel_words(op: str, kind: str = "cpu") -> frozenset[str]:
+    """Return the kernels that list an op, as words of policies: without their family."""
+    return frozenset(kernel.name.partition("/")[2] for kernel in kernels_of(op, kind))
 
 
 def has_kernel(op: str, target: CodegenTarget) -> bool:

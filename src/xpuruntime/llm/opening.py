@@ -9,10 +9,9 @@ from typing import Any
 from ..arguments import MAX_THREADS, check_argument, check_count
 from ..compiler.resolve import resolve_target
 from ..inference.native.targets import own_target
-from ..kernels.catalogue import kernels_of
+from ..kernels.catalogue import kernel_words
 from ..policies import Resolved
 from ..policies.entrances import demanded
-from ..policies.vocabulary import WEIGHT_KERNELS
 from ..printable import logger
 from ..storage.store import Store
 from ..targets import DeviceId
@@ -76,12 +75,16 @@ def opening_request(
     device = device_for(device, target, demands, notes)
     computed, demands = computed_in(dtype, config.dtype, demands, notes)
     target = own_target(DeviceId.parse(device)) if target is None else target
-    if config.experts is not None and (stored := demands.policy.kernel.stored_weights()):
+    if config.experts is not None and (words := demands.policy.kernel.stored_words()):
         kind = resolve_target(target).kind
-        if f"matmul/{WEIGHT_KERNELS[stored]}" not in {k.name for k in kernels_of("expert_linear", kind)}:
+        known = kernel_words("expert_linear", kind)
+        if words.kernels[-1] not in known:
             notes.append(
-                f"weights: {stored} does not apply to the matrices of experts on {kind}, which keep their type"
+                f"{words} does not apply to the matrices of experts on {kind}, which keep their type"
             )
+        elif words.kernels[0] not in known:
+            text = "does not apply to the matrices of experts"
+            notes.append(f"activations: int8 {text} on {kind}, which are multiplied by floats")
     if notes:
         _log.warning("%s: %s", who, "; ".join(notes))
     return OpeningRequest(request, demands, arguments, device, computed, target, tuple(notes))

@@ -3,8 +3,9 @@
 Order of demands
 1. Support, limits (workspace, determinism) and ``forbid`` remove candidates, each with a reason.
 2. ``use`` forces one kernel: it is chosen, or KernelUnavailable is raised. ``use`` in any layer beats ``prefer`` in every layer.
-3. ``weights``, from the highest layer that says it: the kernel that stores them so comes first, and other such kernels are not
-   preferred. Then ``prefer`` rules, then plain keywords, from the highest layer to the lowest. The first remaining kernel is chosen.
+3. ``weights`` with its ``activations``, from the highest layer that says ``weights``: its kernel comes first (with
+   ``activations: int8`` that of integers, then that of floats), and other such kernels are not preferred. Then ``prefer`` rules, then
+   plain keywords, from the highest layer to the lowest. The first remaining kernel is chosen.
 4. Otherwise the fastest kernel, if all remaining ones were measured; else the first in the catalogue's order. Kernels that change
    results are excluded here: only ``use`` and ``prefer`` choose them.
 
@@ -24,7 +25,7 @@ from .fields.pins import plain_kernel
 from .fields.record import FieldPath
 from .kernel_policy import KernelPolicy
 from .rule import NodeFacts, Rule
-from .vocabulary import KERNELS_NOT_IMPLEMENTED, LIBRARY_KERNELS, WEIGHT_KERNELS
+from .vocabulary import KERNELS_NOT_IMPLEMENTED, LIBRARY_KERNELS, WORDS_OF_KERNELS, WeightWords
 
 __all__ = ["NodeDemands", "Offer", "RuleRef", "choose", "node_demands", "vendor_keeps_to", "weights_of"]
 
@@ -149,8 +150,8 @@ def vendor_keeps_to(policy: KernelPolicy, facts: NodeFacts, engine: str) -> Supp
         why = f"{engine} does not report if its kernel for {facts.node} is batch invariant; {demands.invariant} demands it"
         return Support.no(Reason.FORBIDDEN, why, do=do)
     stored = weights_of(policy, facts)
-    if stored is not None and stored[0] in WEIGHT_KERNELS:
-        why = f"{engine} does not store the weights of {facts.node} in {stored[0]}, which {stored[1]} demands"
+    if stored is not None and stored[0].kernels:
+        why = f"{engine} does not store the weights of {facts.node} in {stored[0].weights}, which {stored[1]} demands"
         return Support.no(Reason.NOT_APPLICABLE, why, do=do)
     names = [n for n in demands.forbid if n in LIBRARY_KERNELS]
     if names:
@@ -190,9 +191,9 @@ def node_demands(policy: KernelPolicy, facts: NodeFacts) -> NodeDemands:
             settled = True
             deterministic_rule = next((who for demanded, who in demands_of_layer if demanded), None)
     if (stored := weights_of(policy, facts)) is not None:
-        word, by = stored
-        others = {name: who for name, who in prefer.items() if name not in WEIGHT_KERNELS.values()}
-        prefer = ({WEIGHT_KERNELS[word]: by} if word in WEIGHT_KERNELS else {}) | others
+        words, by = stored
+        others = {name: who for name, who in prefer.items() if name not in WORDS_OF_KERNELS}
+        prefer = dict.fromkeys(words.kernels, by) | others
     return NodeDemands(use, prefer, forbid, limit, deterministic_rule, _invariance(policy))
 
 
@@ -204,17 +205,17 @@ def _invariance(policy: KernelPolicy) -> RuleRef | None:
     return RuleRef((*at, "batch_invariant"), f"batch_invariant of {layer.origin or 'the policy'}")
 
 
-def weights_of(policy: KernelPolicy, facts: NodeFacts) -> tuple[str, RuleRef] | None:
-    """Return the word of ``weights`` that applies to a node and what says so; None if nothing does, or for other op families."""
+def weights_of(policy: KernelPolicy, facts: NodeFacts) -> tuple[WeightWords, RuleRef] | None:
+    """Return the demand on weights that applies to a node, and the rule or keyword that makes it; None without one, or for other op families."""
     if facts.family != "matmul":
         return None
     for at, layer in _layers_of(policy):
         for i, rule in enumerate(layer.rules):
-            if rule.weights is not None and rule.matches(facts):
-                return rule.weights, _who(at, layer, i, rule)
-        if layer.weights is not None:
-            origin = layer.origin or "the policy"
-            return layer.weights, RuleRef((*at, "weights"), f"weights: {layer.weights} of {origin}")
+            if rule.weight_words is not None and rule.matches(facts):
+                return rule.weight_words, _who(at, layer, i, rule)
+        if layer.weight_words is not None:
+            text = f"{layer.weight_words} of {layer.origin or 'the policy'}"
+            return layer.weight_words, RuleRef((*at, "weights"), text)
     return None
 
 
@@ -323,7 +324,7 @@ def _not_chosen(offer: Offer, chosen: Candidate | None, demands: NodeDemands) ->
     if demands.use is not None:
         reason = f"{demands.use[1]} forces {demands.use[0]!r}"
         return Candidate(offer.name, Reason.NOT_REQUESTED, reason, facts=facts)
-    if offer.on_request:
+    if offer.on_request and offer.name not in demands.prefer:
         reason = f"{offer.opt_in_reason}, and no policy names it"
         return Candidate(offer.name, Reason.NOT_REQUESTED, reason, facts=facts)
     assert chosen is not None

@@ -23,8 +23,8 @@ from .fields.record import (
     shown,
 )
 from .files.file_form import FileForm
-from .rule import Rule
-from .vocabulary import KERNELS, WEIGHT_KERNELS
+from .rule import ACTIVATIONS_MEANING, Rule, settle_activations
+from .vocabulary import INTEGER_KERNELS, KERNELS, WeightWords
 
 __all__ = ["KernelPolicy"]
 
@@ -54,6 +54,19 @@ def _layers(value: object, path: FieldPath) -> tuple[KernelPolicy, ...]:
     return layers
 
 
+_NEEDS_WEIGHTS = {
+    "dependentRequired": {"activations": ["weights"]},
+    "if": {"required": ["activations"], "properties": {"activations": {"const": "int8"}}},
+    "then": {"properties": {"weights": {"enum": [*INTEGER_KERNELS]}}},
+}
+"""The constraints between ``activations`` and ``weights``, as a part of a JSON Schema."""
+
+
+def layer_schema() -> dict[str, Any]:
+    """Return the JSON Schema of a KernelPolicy, including the constraints between its fields."""
+    return {**schema_of(KernelPolicy), **_NEEDS_WEIGHTS}
+
+
 def rule_schema() -> dict[str, Any]:
     """Return the JSON Schema of a rule, including the constraints between its demands."""
     return {
@@ -63,6 +76,7 @@ def rule_schema() -> dict[str, Any]:
             for key in ("use", "prefer", "forbid", "workspace_bytes", "deterministic", "weights")
         ],
         "not": {"anyOf": [{"required": ["use", "prefer"]}, {"required": ["use", "weights"]}]},
+        **_NEEDS_WEIGHTS,
     }
 
 
@@ -94,7 +108,8 @@ class KernelPolicy(FileForm):
     layers below, down to the built-in default. Values are frozen and picklable. Raises PolicyError.
 
     ``weights="int8"`` stores the constant weights of linear layers in fewer bits. The highest layer that has it decides; in a layer,
-    rules come before it.
+    rules come before it. ``activations="int8"`` with weights of 4 bits, or stored ones, also rounds the inputs of these layers to 8 bits
+    and multiplies integers. It belongs to the ``weights`` that it is written with: ``weights`` without it means ``activations="model"``.
 
     ``batch_invariant=True`` demands kernels whose result for a row (a sample, a token) has the same bits whatever the other rows are. The highest
     layer that has it decides.
@@ -128,8 +143,9 @@ class KernelPolicy(FileForm):
     other: Names = _preference("other")
     weights: str | None = of_kind(
         kinds.WEIGHTS_KIND,
-        "type that constant weights of linear layers are stored in, with float arithmetic; model: the model's own",
+        "type that constant weights of linear layers are stored in, with float arithmetic unless activations is int8; model: the model's own",
     )
+    activations: str | None = of_kind(kinds.ACTIVATIONS_KIND, ACTIVATIONS_MEANING)
     batch_invariant: bool | None = of_kind(
         kinds.BOOLEAN,
         "true: only kernels whose result for a row has the same bits in every batch",
@@ -139,6 +155,14 @@ class KernelPolicy(FileForm):
         _UNDER, "lower layers, highest first, as merging creates them", default=()
     )
     origin: str = dataclasses.field(default="", compare=False)
+
+    def _check_together(self) -> None:
+        settle_activations(self, "policy")
+
+    @property
+    def weight_words(self) -> WeightWords | None:
+        """Return this layer's demand on weights, without its rules and lower layers; None if there is none."""
+        return None if self.weights is None else WeightWords(self.weights, self.activations)
 
     @property
     def layers(self) -> tuple[KernelPolicy, ...]:
@@ -157,18 +181,21 @@ class KernelPolicy(FileForm):
             if names := getattr(self, family):
                 yield family, names
 
-    def stored_weights(self) -> str:
-        """Return the word of ``weights`` that demands fewer bits, of the highest layer or of any rule; ``""`` if there is none."""
-        return next((word for word in self._weights_words() if word in WEIGHT_KERNELS), "")
+    def keyword_words(self) -> WeightWords | None:
+        """Return the demand on weights of the highest layer that has one, without rules; None if there is none."""
+        return next((layer.weight_words for layer in self.layers if layer.weight_words), None)
+
+    def stored_words(self) -> WeightWords | None:
+        """Return the first demand for weights in fewer bits, of the highest layer or of any rule; None if there is none."""
+        return next((words for words in self._all_words() if words.kernels), None)
 
     def names_weights(self, word: str) -> bool:
         """Return True if ``weights`` of the highest layer, or of any rule, is this word."""
-        return word in self._weights_words()
+        return any(words.weights == word for words in self._all_words())
 
-    def _weights_words(self) -> tuple[str, ...]:
-        keyword = next((layer.weights for layer in self.layers if layer.weights is not None), None)
-        words = (keyword, *(rule.weights for layer in self.layers for rule in layer.rules))
-        return tuple(word for word in words if word)
+    def _all_words(self) -> Iterator[WeightWords]:
+        rules = (rule.weight_words for layer in self.layers for rule in layer.rules)
+        return (words for words in (self.keyword_words(), *rules) if words)
 
     def demands_batch_invariance(self) -> bool:
         """Return True if the highest layer that has ``batch_invariant`` demands it."""

@@ -22,7 +22,7 @@ from .fields.record import FieldPath, path_text
 from .kernel_policy import KernelPolicy
 from .policy import Policy
 from .rule import Rule, parsed, phase_covered
-from .vocabulary import KERNELS, PHASES, WEIGHT_KERNELS
+from .vocabulary import KERNELS, PHASES, WORDS_OF_KERNELS, WeightWords
 
 __all__ = ["CODES", "MODEL_CODES", "WEIGHTS_ADVICE", "LintFinding", "lint", "weights_clash"]
 
@@ -48,7 +48,6 @@ MODEL_CODES: dict[str, str] = {
 """Findings about a policy and a model (``xpu lint POLICY MODEL``)."""
 
 WEIGHTS_ADVICE = "Remove weights, which a quantized model has no use for, or remove precision: int8."
-_WEIGHTS_OF = {kernel: word for word, kernel in WEIGHT_KERNELS.items()}
 _TRIES = 20_000  # evaluations per call of lint
 _PAIRS = 200_000  # pairs of rules per call of lint
 
@@ -128,7 +127,7 @@ def _shadowed(at: FieldPath, rules: Sequence[Rule], solver: _Solver) -> Iterator
     for (j, rule), (i, wider) in itertools.islice(itertools.permutations(enumerate(rules), 2), _PAIRS):
         if j not in shadowed and not _apart(rule, wider) and _covers(wider, rule, solver):
             same_demand = i < j and (rule.use, rule.prefer) == (wider.use, wider.prefer)
-            only_choice = not any(_limits(rule)[0:1]) and _limits(rule)[1:] == (None, None, None)
+            only_choice = not rule.forbid and not any(limit is not None for limit in _limits(rule)[1:])
             if only_choice and wider.use and (rule.prefer or (same_demand and rule.use)):
                 why = f"rules[{i}] forces {wider.use!r} wherever it matches"
             elif same_demand and _limits(rule) == _limits(wider):
@@ -145,7 +144,7 @@ def _shadowed(at: FieldPath, rules: Sequence[Rule], solver: _Solver) -> Iterator
 
 
 def _limits(rule: Rule) -> tuple[object, ...]:
-    return rule.forbid, rule.workspace_bytes, rule.deterministic, rule.weights
+    return rule.forbid, rule.workspace_bytes, rule.deterministic, rule.weights, rule.activations
 
 
 def _forbidden(at: FieldPath, layer: KernelPolicy) -> Iterator[LintFinding]:
@@ -185,11 +184,10 @@ def _deprecated(at: FieldPath, layer: KernelPolicy) -> Iterator[LintFinding]:
     ]
     for path, names in (*keywords, *demands):
         for name in names:
-            if (word := _WEIGHTS_OF.get(name)) is not None:
-                word = "model" if path[-1] == "forbid" else word
-                yield LintFinding(
-                    "deprecated", path, f"{name!r} is deprecated", f"Write weights: {word} instead."
-                )
+            if (words := WORDS_OF_KERNELS.get(name)) is not None:
+                if path[-1] == "forbid":
+                    words = WeightWords("model" if words.activations is None else words.weights)
+                yield LintFinding("deprecated", path, f"{name!r} is deprecated", f"Write {words} instead.")
 
 
 def _integers_and_floats(policy: Policy) -> Iterator[LintFinding]:
@@ -199,10 +197,10 @@ def _integers_and_floats(policy: Policy) -> Iterator[LintFinding]:
 
 def weights_clash(policy: Policy) -> str:
     """Return why weight-only quantization cannot be combined with the precision, or an empty text."""
-    word = policy.kernel.stored_weights()
-    if not word or policy.execution.precision != "int8":
+    words = policy.kernel.stored_words()
+    if words is None or policy.execution.precision != "int8":
         return ""
-    return f"weights: {word} computes in floats, while precision: int8 demands integer arithmetic"
+    return f"{words} is for models of floats, while precision: int8 demands the integer arithmetic of a quantized model"
 
 
 def _unused_options(policy: Policy) -> Iterator[LintFinding]:

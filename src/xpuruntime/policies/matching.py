@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from .fields.record import FieldPath
 from .kernel_policy import KernelPolicy
 from .rule import NodeFacts, Rule
-from .vocabulary import WEIGHT_KERNELS
 
 __all__ = ["PolicyDemand", "ambiguities", "demands_of", "places_of"]
 
@@ -38,8 +37,8 @@ class PolicyDemand:
             return self.names
         if self.rule.use:
             return (self.rule.use,)
-        stored = WEIGHT_KERNELS.get(self.rule.weights or "")
-        return (*((stored,) if stored else ()), *self.rule.prefer)
+        words = self.rule.weight_words
+        return (*(words.kernels if words else ()), *self.rule.prefer)
 
     def matches(self, facts: NodeFacts) -> bool:
         """Return True if it applies to the node."""
@@ -53,9 +52,8 @@ def demands_of(policy: KernelPolicy) -> tuple[PolicyDemand, ...]:
     demands: list[PolicyDemand] = []
     for at, layer in layers:
         demands += [PolicyDemand((*at, "rules", i), rule) for i, rule in enumerate(layer.rules)]
-        if layer.weights is not None:
-            stored = WEIGHT_KERNELS.get(layer.weights)
-            demands.append(PolicyDemand((*at, "weights"), None, "matmul", (stored,) if stored else ()))
+        if layer.weight_words is not None:
+            demands.append(PolicyDemand((*at, "weights"), None, "matmul", layer.weight_words.kernels))
         demands += [PolicyDemand((*at, f), None, f, names) for f, names in layer.preferences()]
     return tuple(demands)
 
@@ -76,7 +74,7 @@ def ambiguities(
             forces_forbidden = (a.use and a.use in b.forbid) or (b.use and b.use in a.forbid)
             if forces_forbidden or (a.use and b.use and a.use != b.use):
                 yield first, second, True
-            elif (a.weights and b.weights and not forced and a.weights != b.weights) or (
+            elif (a.weight_words and b.weight_words and not forced and a.weight_words != b.weight_words) or (
                 a.prefer and b.prefer and not forced and a.prefer[0] != b.prefer[0]
             ):
                 yield first, second, False

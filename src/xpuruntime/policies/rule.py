@@ -8,14 +8,20 @@ import functools
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from ..types import DimLike, DType
 from .fields import kinds
 from .fields.expression import Condition
 from .fields.record import Names, Problem, of_kind, record
-from .vocabulary import PHASES_WITHIN, WEIGHT_KERNELS, dims_of_family, nearest
+from .vocabulary import INTEGER_KERNELS, PHASES_WITHIN, WeightWords, dims_of_family, nearest
 
-__all__ = ["NodeFacts", "Rule", "matches_name"]
+__all__ = ["ACTIVATIONS_MEANING", "NodeFacts", "Rule", "matches_name", "settle_activations"]
+
+ACTIVATIONS_MEANING = (
+    "type that inputs of the layers with these weights are rounded to; int8: integer products, for weights of 4 bits and stored "
+    "ones, or float products where a rule forbids the kernel or limits its workspace; model: float products"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +52,8 @@ class Rule:
 
     Conditions (all optional): ``op``, ``node``, ``dtype``, ``shape``, ``phase``. Demands (at least one): ``use`` (this kernel or an
     error), ``prefer`` (these first, in order), ``forbid`` (never these), ``workspace_bytes`` (at most), ``deterministic`` (only
-    kernels that give equal bits on every run), ``weights`` (type of stored weights). A rule has either ``use`` or ``prefer``. Raises PolicyError.
+    kernels that give equal bits on every run), ``weights`` (type of stored weights), together with ``activations`` (type that inputs of
+    these layers are rounded to). A rule has either ``use`` or ``prefer``. Raises PolicyError.
 
     >>> Rule(op="matmul", shape="M <= 16", phase="decode", use="gemv", reason="few rows: bound by memory")
     """
@@ -80,9 +87,16 @@ class Rule:
         kinds.WEIGHTS_KIND,
         "type that constant weights of linear layers are stored in; model: the model's own",
     )
+    activations: str | None = of_kind(kinds.ACTIVATIONS_KIND, ACTIVATIONS_MEANING)
     reason: str | None = of_kind(kinds.REASON, "the reason, which explain shows")
 
+    @property
+    def weight_words(self) -> WeightWords | None:
+        """Return the demand on weights; None if there is none."""
+        return None if self.weights is None else WeightWords(self.weights, self.activations)
+
     def _check_together(self) -> None:
+        settle_activations(self, "rule")
         limits = (
             self.workspace_bytes is not None or self.deterministic is not None or self.weights is not None
         )
@@ -98,11 +112,9 @@ class Rule:
             raise Problem(
                 ("weights",), "only ops of the family matmul have such weights", got=repr(self.op), do=do
             )
-        kernel = WEIGHT_KERNELS.get(self.weights or "")
-        if kernel in self.forbid:
-            raise Problem(
-                ("forbid",), f"forbids {kernel!r}, which computes weights: {self.weights}", do="Remove one."
-            )
+        words = self.weight_words
+        if words is not None and (kernel := next(iter(words.kernels), None)) in self.forbid:
+            raise Problem(("forbid",), f"forbids {kernel!r}, which computes {words}", do="Remove one.")
         for name in (*([self.use] if self.use else ()), *self.prefer):
             if name in self.forbid:
                 raise Problem(("forbid",), f"forbids {name!r}, which the same rule names", do="Remove one.")
@@ -140,6 +152,29 @@ class Rule:
             if (value := getattr(self, key))
         ]
         return ", ".join(parts) or "every op"
+
+
+def settle_activations(demands: Any, where: str) -> None:
+    """Raise Problem for ``activations`` without ``weights``, or with weights for which no kernel rounds. ``model`` becomes None, its normal form.
+
+    demands: a Rule or a KernelPolicy. where: its name in messages.
+    """
+    weights, activations = demands.weights, demands.activations
+    if activations is None:
+        return
+    if weights is None:
+        do = f"Write weights in the same {where}, or remove activations."
+        raise Problem(("activations",), f"needs weights in the same {where}", got=repr(activations), do=do)
+    if activations == "model":
+        object.__setattr__(demands, "activations", None)
+    elif weights not in INTEGER_KERNELS:
+        do = f"Write weights: {' or '.join(INTEGER_KERNELS)}, or remove activations."
+        raise Problem(
+            ("activations",),
+            "no kernel multiplies such weights by activations of 8 bits",
+            got=f"weights: {weights}",
+            do=do,
+        )
 
 
 def phase_covered(phase: str, phases: Names) -> bool:

@@ -12,14 +12,14 @@ from .execution_policy import ExecutionPolicy
 from .fields.record import schema_of
 from .files.document import to_json_text
 from .files.file_form import VERSION
-from .kernel_policy import KernelPolicy, rule_schema
+from .kernel_policy import layer_schema, rule_schema
 
 __all__ = ["policy_schema"]
 
 
 def policy_schema() -> dict[str, Any]:
     """Return the JSON Schema (draft 2020-12) of a policy document."""
-    layer = schema_of(KernelPolicy)
+    layer = layer_schema()
     kernel = {**layer, "properties": dict(layer["properties"])}
     layer["properties"].pop("under")
     return {

@@ -8,16 +8,19 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
+from typing import NamedTuple
 
 from ..families import FAMILIES
 from ..types import DType
 
 __all__ = [
+    "ACTIVATIONS",
     "AUTOCAST_FAMILIES",
     "AUTOCAST_PRECISIONS",
     "DIMS",
     "ENGINES",
     "ENGINE_ALIASES",
+    "INTEGER_KERNELS",
     "KERNELS",
     "KERNELS_NOT_IMPLEMENTED",
     "KV_CACHES",
@@ -33,6 +36,8 @@ __all__ = [
     "TUNE_SECONDS",
     "WEIGHTS",
     "WEIGHT_KERNELS",
+    "WORDS_OF_KERNELS",
+    "WeightWords",
     "dims_of_family",
     "nearest",
 ]
@@ -52,6 +57,10 @@ KERNELS: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "int4_weights",
             "int4_weights_64",
             "int4_weights_128",
+            "int4_by_int8",
+            "int4_64_by_int8",
+            "int4_128_by_int8",
+            "stored_by_int8",
             "int8_weights",
             "fp8_weights",
             "onednn",
@@ -94,7 +103,7 @@ WEIGHTS: Mapping[str, str] = MappingProxyType(
         "stored": "the blocks of a GGUF file, the codes of GPTQ and AWQ layers, exact; floats where a file has floats",
     }
 )
-"""Type that the weights of linear layers are stored in -> its meaning. Activations and arithmetic stay floats."""
+"""Type that the weights of linear layers are stored in -> its meaning. Without ``activations: int8``, the arithmetic stays in floats."""
 
 WEIGHT_KERNELS: Mapping[str, str] = MappingProxyType(
     {
@@ -106,9 +115,58 @@ WEIGHT_KERNELS: Mapping[str, str] = MappingProxyType(
         "stored": "stored_weights",
     }
 )
-"""Word of ``weights`` -> the kernel of ``matmul`` that implements it. As words of policies these kernels are deprecated."""
+"""Word of ``weights`` -> the kernel of ``matmul`` that multiplies such weights by floats."""
 assert set(WEIGHT_KERNELS) == set(WEIGHTS) - {"model"}
 assert set(WEIGHT_KERNELS.values()) <= set(KERNELS["matmul"])
+
+ACTIVATIONS: Mapping[str, str] = MappingProxyType(
+    {
+        "model": "the model's own type",
+        "int8": "8 bits, one scale per row and group of inputs: the largest magnitude over 127",
+    }
+)
+"""Type that the inputs of linear layers with the ``weights`` of the same rule or policy are rounded to -> its meaning."""
+
+INTEGER_KERNELS: Mapping[str, str] = MappingProxyType(
+    {
+        "int4": "int4_by_int8",
+        "int4_64": "int4_64_by_int8",
+        "int4_128": "int4_128_by_int8",
+        "stored": "stored_by_int8",
+    }
+)
+"""Word of ``weights`` -> the kernel of ``matmul`` that multiplies such weights by activations of 8 bits."""
+assert set(INTEGER_KERNELS) <= set(WEIGHT_KERNELS)
+assert set(INTEGER_KERNELS.values()) <= set(KERNELS["matmul"])
+
+
+class WeightWords(NamedTuple):
+    """The words ``weights`` and ``activations`` of one rule or policy: one demand. Without ``activations`` the products stay in floats."""
+
+    weights: str
+    activations: str | None = None
+
+    @property
+    def kernels(self) -> tuple[str, ...]:
+        """Return the kernels of ``matmul`` that implement the words, best first; none for the model's own type.
+
+        The kernel of floats with the same weights comes after that of integers.
+        """
+        floats = WEIGHT_KERNELS.get(self.weights)
+        if floats is None:
+            return ()
+        return (floats,) if self.activations is None else (INTEGER_KERNELS[self.weights], floats)
+
+    def __str__(self) -> str:
+        activations = "" if self.activations is None else f", activations: {self.activations}"
+        return f"weights: {self.weights}{activations}"
+
+
+WORDS_OF_KERNELS: Mapping[str, WeightWords] = MappingProxyType(
+    {kernel: WeightWords(word) for word, kernel in WEIGHT_KERNELS.items()}
+    | {kernel: WeightWords(word, "int8") for word, kernel in INTEGER_KERNELS.items()}
+)
+"""Kernel of ``matmul`` that only such words select -> the words. As words of policies these kernels are deprecated."""
 
 KV_CACHES: Mapping[str, str] = MappingProxyType(
     {"model": "the type that the model computes in", "fp8": "float8_e4m3fn, values beyond 448 become 448"}

@@ -64,11 +64,11 @@ def set_kernel_policy(policy: Any = None, /, **families: Any) -> PolicyScope:
                 )
         named: dict[str, Any] = {f: (k,) if isinstance(k, str) else tuple(k) for f, k in families.items()}
         merged = merged.merge(load_policy(Policy(kernel=KernelPolicy(**named))))
-    if word := merged.kernel.stored_weights():
+    if words := merged.kernel.stored_words():
         raise PolicyError(
             "set_kernel_policy",
             "training has no weights in fewer bits",
-            got=f"weights: {word}",
+            got=str(words),
             do="Remove weights; they are for inference, where weights are constant.",
         )
     return PolicyScope(merged)

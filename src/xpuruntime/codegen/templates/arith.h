@@ -67,6 +67,16 @@ template <class V> INLINE V minimum(V a, V b) {
 template <class V> INLINE V relu(V x) { return larger(splat<V>(0), x); }  // NaN stays
 template <class V> INLINE V clip(V x, V low, V high) { return smaller(high, larger(low, x)); }  // NaN stays
 
+// Keep a product from becoming part of an FMA: each operation rounds, as in the reference.
+template <class V> INLINE V rounded(V x) {
+#if defined(__x86_64__)
+    __asm__("" : "+x"(x));
+#else
+    __asm__("" : "+w"(x));
+#endif
+    return x;
+}
+
 // ── to whole numbers; the sign of zero stays ──
 
 template <class V> INLINE V rint(V x) {  // half to even: adding 2**23 (2**52) leaves no bits for a fraction

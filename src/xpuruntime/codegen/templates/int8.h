@@ -13,16 +13,6 @@ constexpr int L = VECTOR_BYTES / 4;
 typedef vec<int32_t, L> I;
 typedef vec<float, L> F;
 
-// Keep a product from becoming part of an FMA: each operation rounds, as in the reference.
-INLINE F rounded(F x) {
-#if defined(__x86_64__)
-    __asm__("" : "+x"(x));
-#else
-    __asm__("" : "+w"(x));
-#endif
-    return x;
-}
-
 struct Bytes {
     typedef uint8_t row;
     static INLINE_MEMBER I madd(I sum, I a, I w) {

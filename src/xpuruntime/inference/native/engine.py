@@ -158,7 +158,7 @@ def _settled(model: ModelSource, request: EngineRequest) -> Support:
         return Support.no(
             Reason.FORBIDDEN,
             broken,
-            do="Compile the model again with this policy, or drop the rule.",
+            do="Compile the model again with this policy, or drop the demand.",
         )
     return Support.yes()
 

@@ -10,7 +10,6 @@ from ...compiler.partition.partitioner import PartitionPlan
 from ...errors import DeviceUnavailable, PolicyError
 from ...policies import ExecutionPolicy, Policy, Resolved, effective_policy
 from ...policies.entrances import PARTITIONED, possible, refuse
-from ...policies.vocabulary import WEIGHT_KERNELS
 from ...printable import logger
 from ...program.plan import Region
 from ...runtime.backends.base import RuntimeBackend
@@ -45,11 +44,18 @@ def settled_demands(plan: PartitionPlan, policy: Any) -> Resolved:
         _log.warning("DAGExecutor: %s is unavailable; the plan's own is used", ", ".join(fell))
     engines = {e for r in plan.regions for e in (r.engine, *(a.partition(" on ")[0] for a in r.alternatives))}
     known = {r for layer in compiled.kernel.layers for r in layer.rules}
-    words = {layer.weights for layer in compiled.kernel.layers}
+    settled = {layer.weight_words for layer in compiled.kernel.layers}
     for layer in demands.policy.kernel.layers:
-        if layer.weights in WEIGHT_KERNELS and layer.weights not in words and engines != {"native"}:
+        words = layer.weight_words
+        if words and words.kernels and words not in settled and engines != {"native"}:
             text = "cannot honor kernel.weights: partition places the nodes with such weights"
-            raise PolicyError("DAGExecutor", text, got=layer.weights, do="Give the policy to partition.")
+            before = compiled.kernel.keyword_words() or "no weights"
+            raise PolicyError(
+                "DAGExecutor",
+                text,
+                got=f"{words}, where partition was given {before}",
+                do="Give the policy to partition.",
+            )
         for rule in layer.rules:
             if rule not in known and (rule.use or (limits(rule) and engines != {"native"})):
                 text = f"use {rule.use!r}" if rule.use else rule.label()

@@ -146,7 +146,7 @@ def _undecided(policy: KernelPolicy, nodes: Sequence[NodeFacts], region: Region)
         else:
             text = f"it matches none of the {len(nodes)} nodes of {region.id}"
         no = Candidate(
-            rule.use or ", ".join(rule.prefer or rule.forbid) or rule.weights or "limits",
+            rule.use or ", ".join(rule.prefer or rule.forbid) or str(rule.weight_words or "limits"),
             Reason.NOT_APPLICABLE,
             text,
         )

@@ -12,6 +12,7 @@ from ...decisions import Decision
 from ...errors import InputError, WrongResult
 from ...ir.shapes.symbols import bind
 from ...plugins.registered import registered_kernels
+from ...policies.vocabulary import INTEGER_KERNELS
 from ...protocols import Array, Executable, HasRegions, ModelSource
 from ...runtime.device import cpu
 from ...runtime.execution.executor import Executor
@@ -135,7 +136,10 @@ def differs_by_demand(kernels: Iterable[str]) -> str:
     """Return why kernels compute other values than the model on the policy's demand, or an empty text."""
     users = {k.name for k in registered_kernels()}
     for kernel in kernels:
-        if kernel.partition("/")[2].startswith(("int8_weights", "fp8_weights", "int4_weights")):
+        word = kernel.partition("/")[2]
+        if word in INTEGER_KERNELS.values():
+            return f"kernel {kernel} rounds the activations as the policy demands, which no reference does"
+        if word.startswith(("int8_weights", "fp8_weights", "int4_weights")):
             return f"kernel {kernel} rounds the weights as the policy demands, which no reference does"
         if kernel in users:
             return f"kernel {kernel} is the user's own: verify_kernel compares it"

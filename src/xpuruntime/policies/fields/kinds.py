@@ -8,6 +8,7 @@ from typing import Any
 from ...families import FAMILIES
 from ...targets import DEVICE_KINDS
 from ..vocabulary import (
+    ACTIVATIONS,
     AUTOCAST_FAMILIES,
     AUTOCAST_PRECISIONS,
     ENGINE_ALIASES,
@@ -30,6 +31,7 @@ from .expression import MAX_CHARS
 from .record import FieldKind, FieldPath
 
 __all__ = [
+    "ACTIVATIONS_KIND",
     "AUTOCAST",
     "BOOLEAN",
     "CONDITION",
@@ -159,6 +161,7 @@ LEVEL = FieldKind(checks.integer(0, 3), {"type": "integer", "minimum": 0, "maxim
 SECONDS = FieldKind(checks.seconds, {"type": "number", "exclusiveMinimum": 0, "maximum": 1e6}, _same)
 SELF_CHECK = FieldKind(checks.word(SELF_CHECKS, "word of self_check"), {"enum": [*SELF_CHECKS]}, _same)
 KV_CACHE_KIND = FieldKind(checks.word(KV_CACHES, "type of a KV cache"), {"enum": [*KV_CACHES]}, _same)
+ACTIVATIONS_KIND = FieldKind(checks.word(ACTIVATIONS, "type of activations"), {"enum": [*ACTIVATIONS]}, _same)
 WEIGHTS_KIND = FieldKind(checks.word(WEIGHTS, "type of weights"), {"enum": [*WEIGHTS]}, _same)
 SIZE = FieldKind(
     checks.size,

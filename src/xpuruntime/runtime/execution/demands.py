@@ -25,6 +25,7 @@ from .choice import choose_plan
 if TYPE_CHECKING:
     from ...decisions import Decision
     from ...policies import KernelPolicy, NodeFacts, Resolved, Rule
+    from ...policies.vocabulary import WeightWords
     from ..backends.base import RuntimeBackend
 
 __all__ = [
@@ -119,7 +120,7 @@ def check_program(
         raise refuse("Executor", "transfers", demands, why, do)
     if why := broken_rule(program, [plan], demands.policy.kernel):
         raise KernelUnavailable(
-            "Executor", "cannot honor kernel.rules", got=why, do=f"{_RECOMPILE}, or drop the rule."
+            "Executor", "cannot honor the kernel policy", got=why, do=f"{_RECOMPILE}, or drop the demand."
         )
     declined = [c for c in decision.rejected if c.code.value == "build_failed"]
     if execution.strict and declined:
@@ -196,6 +197,8 @@ def broken_rule(program: CompiledProgram, plans: Iterable[ExecutionPlan], policy
     calls = [(p, c) for p in plans for c in p.calls]
     if policy.demands_batch_invariance() and not _recorded(program).get("batch_invariant"):
         return "the policy demands batch_invariant kernels, and the program was compiled without this demand"
+    if why := _other_words(_recorded(program), policy.keyword_words()):
+        return why
     for layer in policy.layers:
         for rule in layer.rules:
             if dump(rule) not in applied and (why := _broken(rule, calls)):
@@ -203,8 +206,19 @@ def broken_rule(program: CompiledProgram, plans: Iterable[ExecutionPlan], policy
     return ""
 
 
+def _other_words(recorded: Mapping[str, Any], words: WeightWords | None) -> str:
+    """Return how the words for weights differ from the recorded ones; empty if they do not, or the policy has none."""
+    from ...policies.vocabulary import WeightWords
+
+    compiled = WeightWords(str(recorded.get("weights", "model")), recorded.get("activations"))
+    if words is None or words == compiled:
+        return ""
+    return f"the policy demands {words}, and the program was compiled for {compiled}"
+
+
 def _broken(rule: Rule, calls: Sequence[tuple[ExecutionPlan, KernelCall]]) -> str:
     from ...policies.fields.pins import plain_kernel
+    from ...policies.vocabulary import WORDS_OF_KERNELS
 
     conditions = replace(rule, shape=None, phase=())
     for plan, call in calls:
@@ -217,6 +231,11 @@ def _broken(rule: Rule, calls: Sequence[tuple[ExecutionPlan, KernelCall]]) -> st
             return f"a rule forces kernel {rule.use!r} ({rule.label()}), but the program was compiled with another one: {fact}"
         if names & set(rule.forbid):
             return f"a rule forbids {kernel!r} ({rule.label()}), but {fact}"
+        words = rule.weight_words
+        if words is not None and call.kernel.startswith("matmul/"):
+            computed = WORDS_OF_KERNELS.get(kernel)
+            if computed != (words if words.kernels else None):
+                return f"a rule demands {words} ({rule.label()}), but {fact}"
         if rule.workspace_bytes is not None or rule.deterministic:
             demand = "deterministic" if rule.workspace_bytes is None else "workspace_bytes"
             return f"the program does not say if {call.kernel} satisfies {demand} ({rule.label()})"

@@ -209,10 +209,20 @@ def _ambiguous(nodes: Sequence[NodeReview]) -> Iterator[LintFinding]:
             text = f"contradicts {earlier} ({first.label}) {at}"
             do = "Make their conditions exclude each other."
         else:
-            wanted, other = second.wanted[0], first.wanted[0]
-            text = f"prefers {wanted!r} where {earlier} prefers {other!r} {at}; the earlier rule decides"
+            verb, wanted, other = _difference(second, first)
+            text = f"{verb} {wanted} where {earlier} {verb} {other} {at}; the earlier rule decides"
             do = "Put the rule that must decide first, or make their conditions exclude each other."
         yield LintFinding("ambiguous", second.path, text, do, is_error=forced)
+
+
+def _difference(demand: PolicyDemand, other: PolicyDemand) -> tuple[str, str, str]:
+    """Return the verb and the demands of two rules that prefer different kernels: their words for weights if these differ, else the kernels."""
+    assert demand.rule is not None
+    assert other.rule is not None
+    words = demand.rule.weight_words, other.rule.weight_words
+    if all(words) and words[0] != words[1]:
+        return "says", str(words[0]), str(words[1])
+    return "prefers", repr(demand.rule.prefer[0]), repr(other.rule.prefer[0])
 
 
 def _inapplicable(policy: Policy, nodes: Sequence[NodeReview]) -> Iterator[LintFinding]:
