@@ -293,7 +293,8 @@ class _Lowerer:
             assert state.next is not None
             sources[state.name] = state.next
             if state.next in self.memory and self.memory.kind(state.next) is BufferKind.STATE:
-                saved = self._own_name(f"{state.next}.old")  # another state's old content, which may be overwritten below
+                # Another state's old content, which may be overwritten below.
+                saved = self._own_name(f"{state.next}.old")
                 if saved not in self.memory:
                     self._copy(state.next, saved, BufferKind.SCRATCH, self.graph.spec(state.next))
                 sources[state.name] = saved
