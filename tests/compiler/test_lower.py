@@ -56,6 +56,24 @@ def test_borders_hand_through_inputs_states_weights_and_one_value_twice(
 
 
 @pytest.mark.parametrize("passes", PASSES)
+def test_values_may_have_the_names_of_buffers_that_lowering_adds(
+    passes: str, rng: np.random.Generator
+) -> None:
+    """The old content of a state, its next content, the memory of a kernel, and an output."""
+    b = ir.GraphBuilder("names")
+    p, q = b.state("p", "float32[64, 64]"), b.state("q", "float32[64, 64]")
+    b.set_state("p", q)
+    b.set_state("q", p)
+    x = b.input("x", "float32[64, 64]")
+    for at, name in enumerate(("p.old", "q.old", "p.next", "q.next", "temp.1", "temp.2", "y.out", "y.out_")):
+        x = b.call("mul" if at % 2 else "matmul", x, p if at % 3 else q, name=name)
+    b.output("y", b.add(b.add(x, p), q))
+    b.output("z", b.matmul(x, x))
+    states = {"p": floats(rng, 64, 64) / 8, "q": floats(rng, 64, 64) / 8}
+    check(b.build(), {"x": floats(rng, 64, 64)}, states=states, passes=passes, tolerance=1e-4)
+
+
+@pytest.mark.parametrize("passes", PASSES)
 def test_states_may_change_places(passes: str, rng: np.random.Generator) -> None:
     b = ir.GraphBuilder("swap")
     x, p, q = b.input("x", "float32[5]"), b.state("p", "float32[5]"), b.state("q", "float32[5]")

@@ -56,7 +56,7 @@ class KernelLock:
             names = (readers.get(o) or self._values.get(o) for o in outputs)
             key = next((k for k in names if k), "")
             keys.append(key)
-            readers |= {i: key for i in call.inputs if i.startswith("temp.")}
+            readers |= {i: key for i in call.inputs if i.startswith("temp.") and i not in self._values}
         self.stages[entry] = tuple(reversed(keys))
 
     def _note(self, node: Node, call: NodeCall) -> str:

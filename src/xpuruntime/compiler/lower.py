@@ -67,6 +67,7 @@ class _Lowerer:
         self.fresh = self.counters = 0
         self.placements: dict[str, Placement] = {}
         self.copies: dict[str, TensorSpec] = {}  # copies that lowering adds to the graph
+        self.taken = {*graph.values, *graph.former_names}  # a model's values may have any names
         # An output of the graph is written directly to the caller's memory if a kernel produces it.
         self.graph_outputs = {o.value for o in graph.outputs}
 
@@ -250,8 +251,14 @@ class _Lowerer:
 
     def _temp(self, size: int) -> str:
         self.fresh += 1
-        name = f"temp.{self.fresh}"
+        name = self._own_name(f"temp.{self.fresh}")
         self.memory.declare(name, BufferKind.SCRATCH, TensorSpec((size,), DType.UINT8))
+        return name
+
+    def _own_name(self, name: str) -> str:
+        """Return the name of a buffer that lowering adds, with underscores where a value of the model has it."""
+        while name in self.taken:
+            name += "_"
         return name
 
     def _weight(self, recipe: str) -> None:
@@ -286,7 +293,8 @@ class _Lowerer:
             assert state.next is not None
             sources[state.name] = state.next
             if state.next in self.memory and self.memory.kind(state.next) is BufferKind.STATE:
-                saved = f"{state.next}.old"  # another state's old content, which may be overwritten below
+                # Another state's old content, which may be overwritten below.
+                saved = self._own_name(f"{state.next}.old")
                 if saved not in self.memory:
                     self._copy(state.next, saved, BufferKind.SCRATCH, self.graph.spec(state.next))
                 sources[state.name] = saved
@@ -294,7 +302,7 @@ class _Lowerer:
             self._copy_into_state(sources[state.name], state)
 
     def _copy_into_state(self, value: str, state: State) -> None:
-        name = f"{state.name}.next"
+        name = self._own_name(f"{state.name}.next")
         self.memory.alias(name, state.spec, state.name)
         self._copy(value, name, None, state.spec)
 
@@ -308,10 +316,9 @@ class _Lowerer:
         """Return the buffer of each output: the value's own if a kernel can write to it, otherwise a copy."""
         renamed: dict[str, str] = {}
         names: dict[str, None] = {}
-        used = {*self.graph.values, *self.graph.former_names}
         for output in self.graph.outputs:
             value, name = output.value, f"{output.name}.out"
-            while name in self.memory or name in used or name in names:
+            while name in self.memory or name in self.taken or name in names:
                 name += "_"
             names[name] = None
             if value in self.memory and value not in renamed and self._is_output(value):

@@ -25,7 +25,7 @@ INLINE void depthwise_block(const conv::Shape &s, const Scales &scales, const Co
         for (int column = 0; column < (PX - 1) * SW + KW; column++) {
             if (EDGE && (column < from || column >= end)) continue;
             const X *at = line + column * s.x[4] + c;
-            I a = raw<int32_t>(raw<int16_t>(n >= L ? ::load<L>(at) : ::load<L>(at, n))) - z;
+            I a = raw<int32_t>(n >= L ? ::load<L>(at) : ::load<L>(at, n)) - z;
             a &= low;
 #pragma GCC unroll 8
             for (int p = 0; p < PX; p++) {
