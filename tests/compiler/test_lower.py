@@ -10,7 +10,10 @@ import pytest
 from support.native import check, compile_native
 
 from xpuruntime import ir
+from xpuruntime.codegen.cuda.target import cuda_target
+from xpuruntime.compiler import compile as compile_graph
 from xpuruntime.compiler.weights import KnownValues
+from xpuruntime.testing.conformance.native_batch import batch_of
 from xpuruntime.types import DType
 
 PASSES = ["none", "all"]
@@ -71,6 +74,33 @@ def test_values_may_have_the_names_of_buffers_that_lowering_adds(
     b.output("z", b.matmul(x, x))
     states = {"p": floats(rng, 64, 64) / 8, "q": floats(rng, 64, 64) / 8}
     check(b.build(), {"x": floats(rng, 64, 64)}, states=states, passes=passes, tolerance=1e-4)
+
+
+@pytest.mark.parametrize("index", [0, 1])
+@pytest.mark.parametrize("passes", PASSES)
+def test_values_may_have_the_names_of_parts_of_a_concatenation(
+    passes: str, index: int, rng: np.random.Generator
+) -> None:
+    b = ir.GraphBuilder("parts")
+    x, w = b.input("x", "float32[2, 3]"), b.input("w", "float32[2, 3]")
+    own = b.call("exp", w, name=f"y.{index}")
+    joined = b.call("cat", b.exp(x), w, dim=0, name="y")
+    for name, value in {"joined": joined, "own": own, "later": b.neg(own)}.items():
+        b.output(name, value)
+    check(b.build(), {"x": floats(rng, 2, 3), "w": floats(rng, 2, 3)}, passes=passes)
+
+
+def test_a_value_may_have_the_name_of_the_counters() -> None:
+    """Blocks that share a sum count each other: neither kernel may have the value's memory for the counts."""
+    b = ir.GraphBuilder("counters")
+    value = b.call("exp", b.input("x", "float32[16, 100000]"), name="temp.counters")
+    b.output("flipped", b.flip(value, dims=[1]))
+    b.output("sums", b.sum(value, dim=[1]))
+    program = compile_graph(b.build(), target=batch_of(cuda_target("cuda:sm_90")))
+    calls = program.entries[0].plans[0].calls
+    (zeroed,) = [c for c in calls if c.kernel == "create/generated" or "full" in c.ops]
+    assert zeroed.outputs == ("temp.counters_",)
+    assert [c.inputs for c in calls if "exp" in c.ops] == [("x",)]
 
 
 @pytest.mark.parametrize("passes", PASSES)

@@ -291,3 +291,20 @@ def test_nan_stays_in_activations() -> None:
     for found in check(b.build(), feeds).values():
         assert np.isnan(found[:2]).all()
         assert np.isfinite(found[2])
+
+
+@pytest.mark.parametrize("target", ["cpu", "cpu:x86-64-v3", "cpu:x86-64-v2"])
+@pytest.mark.parametrize("limits", [(0.0, 3.0), (-3.0, 0.0), (None, 0.0), (1.5, None), (2.0, 1.0), (np.nan, 1.0), (-1.0, np.nan)])  # fmt: skip
+def test_a_clamp_keeps_nan_and_the_sign_of_zero(limits: tuple[Any, Any], target: str) -> None:
+    b = ir.GraphBuilder("clamp")
+    x = b.input("x", "float32[19]")
+    b.output("y", b.clamp(x, *limits))
+    feeds = {
+        "x": np.array(
+            [np.nan, -0.0, 0.0, np.inf, -np.inf, 1e-45, -1e-45, *np.linspace(-4, 4, 12)], np.float32
+        )
+    }
+    got, want = run_native(b.build(), feeds, target=target)["y"], ir.interp.run(b.build(), feeds)["y"]
+    assert np.array_equal(got, want, equal_nan=True)
+    same = ~np.isnan(want)
+    assert np.array_equal(np.signbit(got[same]), np.signbit(want[same]))

@@ -96,6 +96,26 @@ def test_a_chain_ends_where_a_second_operand_is_wide(golden) -> None:
     )
 
 
+def test_elements_of_half_a_byte_are_not_moved(golden) -> None:
+    golden(
+        "sink_movement",
+        """
+        input %x: float32[2, 4]
+        %n: float32[2, 4] = neg(%x)
+        %v: float32[4, 2] = permute(%n, dims=[1, 0])
+        %r: float32[4, 2] = round(%v)
+        %y: int4[4, 2] = cast(%r, dtype=int4)
+        output "y" = %y
+        """,
+        """
+        %n: float32[2, 4] = neg(%x)
+        %round: float32[2, 4] = round(%n)
+        %r: float32[4, 2] = permute(%round, dims=[1, 0])
+        %y: int4[4, 2] = cast(%r, dtype=int4)
+        """,
+    )
+
+
 def test_an_operand_read_twice_moves_as_one(golden) -> None:
     golden(
         "sink_movement",

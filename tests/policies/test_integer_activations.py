@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import xpuruntime as xrt
+from xpuruntime.codegen.cuda.target import cuda_target
 from xpuruntime.decisions import Support
 from xpuruntime.inference.self_check.opening import differs_by_demand
 from xpuruntime.ir import Graph, GraphBuilder
@@ -19,6 +20,7 @@ from xpuruntime.policies.lint import lint
 from xpuruntime.policies.matching import ambiguities, demands_of
 from xpuruntime.policies.policy import from_document
 from xpuruntime.policies.vocabulary import ACTIVATIONS, INTEGER_KERNELS, WEIGHT_KERNELS, WEIGHTS
+from xpuruntime.testing.conformance.native_batch import batch_of
 
 YES = Support.yes()
 NO = Support.no(xrt.Reason.SHAPE_UNSUPPORTED, "too many rows")
@@ -316,7 +318,7 @@ def test_a_target_without_such_kernels_is_an_error(word: str) -> None:
         )
         assert said.endswith("Remove activations, write activations: model, or run on the cpu.")
     plain = KernelPolicy(weights=word, activations="model")
-    xrt.compile(_linear(), weights=weights, target="cuda:sm_90", policy=plain)
+    xrt.compile(_linear(), weights=weights, target=batch_of(cuda_target("cuda:sm_90")), policy=plain)
 
 
 def test_a_cpu_has_the_kernels() -> None:

@@ -106,7 +106,11 @@ class Chooser:
         """
         lock = self.lock
         # Other kernels than the recorded ones may need counters, which no node of the model has.
-        if lock is not None and not lock.recording and (node.name != COUNTERS or lock.has(node, call)):
+        if (
+            lock is not None
+            and not lock.recording
+            and (not node.name.startswith(COUNTERS) or lock.has(node, call))
+        ):
             return self._locked(node, call, lock)
         facts = self.facts(node)
         offered = self._offered(call, facts)

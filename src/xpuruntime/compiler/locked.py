@@ -52,7 +52,7 @@ class KernelLock:
         """Attribute the calls of an entry point to the recorded calls. A stage that writes a temp belongs to the node that reads it."""
         keys, readers = [], dict[str, str]()
         for call in reversed(calls):
-            outputs = [o for o in call.outputs if o != COUNTERS] or call.outputs
+            outputs = [o for o in call.outputs if not o.startswith(COUNTERS)] or call.outputs
             names = (readers.get(o) or self._values.get(o) for o in outputs)
             key = next((k for k in names if k), "")
             keys.append(key)

@@ -68,6 +68,7 @@ class _Lowerer:
         self.placements: dict[str, Placement] = {}
         self.copies: dict[str, TensorSpec] = {}  # copies that lowering adds to the graph
         self.taken = {*graph.values, *graph.former_names}  # a model's values may have any names
+        self.counters_name = self._own_name(COUNTERS)
         # An output of the graph is written directly to the caller's memory if a kernel produces it.
         self.graph_outputs = {o.value for o in graph.outputs}
 
@@ -168,7 +169,8 @@ class _Lowerer:
             self.memory.declare(result, self._kind(result), self.spec(result))
         for index, (operand, at) in enumerate(parts):
             if not stored[index]:
-                part, spec = f"{result}.{index}", replace(self.graph.spec(operand), layout=layout)
+                part = self._own_name(f"{result}.{index}")
+                spec = replace(self.graph.spec(operand), layout=layout)
                 self.memory.alias(part, spec, result, at)
                 self._copy(operand, part, None, spec, source_names(node))
         return True
@@ -215,7 +217,7 @@ class _Lowerer:
         temps = [self._temp(size) for size in lowered.temps]
         self.counters = max(self.counters, lowered.counters)
         names: dict[str, str] = {f"out{i}": v.name for i, v in enumerate(node.outputs)} | {
-            "counters": COUNTERS
+            "counters": self.counters_name
         }
         names |= {f"temp{i}": t for i, t in enumerate(temps)}
         for at, operand in enumerate(node.inputs):
@@ -239,9 +241,9 @@ class _Lowerer:
             return
         spec = TensorSpec((-(-self.counters // 4),), DType.INT32)
         attrs = Attrs({"size": spec.shape, "value": 0, "dtype": spec.dtype})
-        node = Node("full", (), attrs, (Value(COUNTERS, spec),), ())
+        node = Node("full", (), attrs, (Value(self.counters_name, spec),), ())
         kernel, lowered, because = self.chooser.choose(node, NodeCall(node, (), (spec,)))
-        self.memory.declare(COUNTERS, BufferKind.SCRATCH, spec)
+        self.memory.declare(self.counters_name, BufferKind.SCRATCH, spec)
         first = len(self.calls)
         self._emit(node, kernel.name, lowered, because)
         self.calls = [*self.calls[first:], *self.calls[:first]]
@@ -256,9 +258,10 @@ class _Lowerer:
         return name
 
     def _own_name(self, name: str) -> str:
-        """Return the name of a buffer that lowering adds, with underscores where a value of the model has it."""
+        """Return the name of a buffer that lowering adds, with underscores where a value of the model or another buffer has it."""
         while name in self.taken:
             name += "_"
+        self.taken.add(name)
         return name
 
     def _weight(self, recipe: str) -> None:
@@ -289,15 +292,15 @@ class _Lowerer:
                 continue
             copied.append(state)
         sources: dict[str, str] = {}
+        saved: dict[str, str] = {}  # other states' old contents, which may be overwritten below
         for state in copied:
             assert state.next is not None
             sources[state.name] = state.next
             if state.next in self.memory and self.memory.kind(state.next) is BufferKind.STATE:
-                # Another state's old content, which may be overwritten below.
-                saved = self._own_name(f"{state.next}.old")
-                if saved not in self.memory:
-                    self._copy(state.next, saved, BufferKind.SCRATCH, self.graph.spec(state.next))
-                sources[state.name] = saved
+                if state.next not in saved:
+                    saved[state.next] = self._own_name(f"{state.next}.old")
+                    self._copy(state.next, saved[state.next], BufferKind.SCRATCH, self.graph.spec(state.next))
+                sources[state.name] = saved[state.next]
         for state in copied:
             self._copy_into_state(sources[state.name], state)
 

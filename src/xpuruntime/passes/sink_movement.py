@@ -65,9 +65,12 @@ def _chain(editor: Editor, first: Node, rank: int) -> list[Node]:
 
 
 def _suits(editor: Editor, node: Node, last: Node | None, rank: int) -> bool:
-    """Return True if all operands but one have one element, and that one has the result's shape and is the value of ``last``."""
+    """Return True if all operands but one have one element, and that one has the result's shape and is the value of ``last``.
+
+    Elements of less than a byte stay where they are: no kernel moves them.
+    """
     moved = _operand(editor, node)
-    if moved is None or (last is not None and moved != last.name):
+    if moved is None or (last is not None and moved != last.name) or node.spec.dtype.bits < 8:
         return False
     others = [spec_of(editor, v) for v in node.values if v != moved]
     spec = spec_of(editor, moved)

@@ -156,20 +156,20 @@ def where(s: PointwiseCall) -> str:
 def clamp(s: PointwiseCall) -> str:
     """Write a clamp to two limits, either of which may be absent."""
     dtype = s.promoted
-    terms = (*s.terms, None, None)[:3]
-    x, low, high = (None if t is None else converted(t, dtype) for t in terms)
-    if dtype.is_float and all(
-        t is not None and t.number is not None and t.number == t.number for t in terms[1:]
-    ):
-        return f"clip({x}, {low}, {high})"  # only x may be NaN
-    above = x if low is None else f"{x} | {low}" if dtype is DType.BOOL else f"maximum({x}, {low})"
-    return str(
-        above
-        if high is None
-        else f"({above}) & {high}"
-        if dtype is DType.BOOL
-        else f"minimum({above}, {high})"
-    )
+    x, low, high = (*s.terms, None, None)[:3]
+    assert x is not None
+    text = converted(x, dtype)
+    for limit, either, names in ((low, "|", ("maximum", "larger")), (high, "&", ("minimum", "smaller"))):
+        if limit is None:
+            continue
+        bound = converted(limit, dtype)
+        if dtype is DType.BOOL:
+            text = f"({text}) {either} {bound}"
+        elif dtype.is_float and limit.number and limit.number == limit.number:
+            text = f"{names[1]}({bound}, {text})"  # only the value may be NaN, and equal zeros of both signs cannot be
+        else:
+            text = f"{names[0]}({text}, {bound})"
+    return text
 
 
 def cast(s: PointwiseCall) -> str:

@@ -1,6 +1,6 @@
 // needs: int8
-// int8_depthwise: one filter per channel, channels contiguous. A lane is a channel: codes less their zero point in the low half of a word,
-// times a tap in the low half of another. Sums are exact in int32; padding adds nothing.
+// int8_depthwise: one filter per channel, channels contiguous. A lane is a channel: a word is a code less its zero point, times a word with a tap in
+// its low half and zero in the other. Sums are exact in int32; padding adds nothing.
 
 namespace int8 {
 
@@ -16,7 +16,7 @@ INLINE void depthwise_block(const conv::Shape &s, const Scales &scales, const Co
     I acc[PX];
 #pragma GCC unroll 8
     for (int p = 0; p < PX; p++) acc[p] = I{};
-    const I z = splat<I>((int32_t)zero), low = splat<I>(0xffff);
+    const I z = splat<I>((int32_t)zero);
     for (int64_t h = 0; h < taps; h++, line += s.dilation[1] * s.x[3], filters += KW * pitch) {
         I w[KW];
 #pragma GCC unroll 8
@@ -25,8 +25,7 @@ INLINE void depthwise_block(const conv::Shape &s, const Scales &scales, const Co
         for (int column = 0; column < (PX - 1) * SW + KW; column++) {
             if (EDGE && (column < from || column >= end)) continue;
             const X *at = line + column * s.x[4] + c;
-            I a = raw<int32_t>(n >= L ? ::load<L>(at) : ::load<L>(at, n)) - z;
-            a &= low;
+            const I a = raw<int32_t>(n >= L ? ::load<L>(at) : ::load<L>(at, n)) - z;
 #pragma GCC unroll 8
             for (int p = 0; p < PX; p++) {
                 const int t = column - p * SW;

@@ -439,11 +439,17 @@ template <class To, class V> INLINE auto convert(V v) {
     else if constexpr (same<From, double>) return raw<To>(whole64(v));
     else {
         typedef ints<V> I;
+#if defined(__x86_64__) && !defined(__clang__)
         if constexpr (N > 1 && sizeof(To) < 4) {
-            const I whole = raw<int32_t>(v);  // the smallest int32 for NaN and what is out of range
+            const I whole = raw<int32_t>(v);  // the smallest int32 for NaN and what is out of range, on x86
             if (every(whole != splat<I>((int32_t)0x80000000))) return raw<To>(whole);
         }
+#endif
         const auto small = (v > splat<V>(-0x1p31f)) & (v < splat<V>(0x1p31f));
+#if !defined(__x86_64__) || defined(__clang__)
+        if constexpr (N > 1 && sizeof(To) < 4)
+            if (every(small)) return raw<To>(raw<int32_t>(v));
+#endif
         const I whole = raw<int32_t>(select(small, v, splat<V>(0)));
         return raw<To>(select(small, whole, low_bits(v)));
     }

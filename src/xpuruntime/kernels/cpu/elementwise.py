@@ -87,9 +87,8 @@ def _is_table(loops: _Loops, parts: set[str]) -> bool:
         return False
     dtypes = (plan.inputs[0].dtype, loops.call.outputs[0].dtype)
     contiguous = space.strides[plan.inputs[0].name][-1] == 1 and space.strides["y0"][-1] == 1
-    return (
-        contiguous and space.inner >= _TABLE_ELEMENTS and all(d in (DType.INT8, DType.UINT8) for d in dtypes)
-    )
+    is_large = space.elements > 0 and space.inner >= _TABLE_ELEMENTS
+    return contiguous and is_large and all(d in (DType.INT8, DType.UINT8) for d in dtypes)
 
 
 def _read(entry: Input, stride: int, moving: bool) -> str:
