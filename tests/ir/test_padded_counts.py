@@ -148,3 +148,14 @@ def test_a_count_that_is_a_size_is_refused() -> None:
     b.output("y", b.nonzero(b.input("x", "float32[n]"), count=dim("u0")))
     with pytest.raises(IrError, match="has operands of symbolic sizes"):
         pad_counts(b.build())
+
+
+def test_another_output_may_have_the_name_of_a_count() -> None:
+    b = GraphBuilder("names")
+    x = b.input("x", "float32[7]")
+    b.output("y", b.call("nonzero", x, count=dim("u0")))
+    b.output("y.count", b.exp(x))
+    x0 = draw.integers(0, 2, 7).astype(np.float32)
+    padded = pad_counts(b.build())
+    assert padded.counts["y"].output == "y.count_"
+    agree(b.build(), {"x": x0}, native=True)

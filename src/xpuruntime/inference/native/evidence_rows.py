@@ -8,7 +8,6 @@ from dataclasses import replace
 
 from ...engines.attribution import SourceGraph, explain_unnamed
 from ...evidence import CalledCode
-from ...policies.vocabulary import INTEGER_KERNELS
 from ...program.program import ExecutionPlan, KernelCall
 from ...protocols import EvidenceRow, ModelSource
 from ...runtime.execution.called_code import CalledFunction
@@ -90,7 +89,7 @@ def _operands(call: KernelCall, types: Mapping[str, DType]) -> tuple[str, str]:
     if len(call.inputs) < 2 or call.symbol.startswith(("pack_int8", "floats_of_")):
         return "", ""
     activations, weights = (types[name] for name in call.inputs[:2])
-    if kernel in INTEGER_KERNELS.values() and (codes := _CODES.search(call.symbol)):
+    if kernel.endswith("_by_int8") and (codes := _CODES.search(call.symbol)):
         return "int8", codes[0]
     if kernel.startswith(("int4_weights", "stored_weights")) and (codes := _CODES.search(call.symbol)):
         return activations.value, codes[0]

@@ -67,12 +67,17 @@ def pad_counts(graph: Graph) -> PaddedGraph:
         totals[symbol] = EXPANSIONS[node.op](CountedNode(editor, static.node(node.name)))
     counts: dict[str, Count] = {}
     extra: list[tuple[str, str]] = []
+    taken = {o.name for o in graph.outputs}
     for output in graph.outputs:
         for axis, d in enumerate(graph.spec(output.value).shape):
             symbol = next(iter(d.symbols & counting.keys()), "") if isinstance(d, Dim) else ""
             if symbol:
-                counts[output.name] = Count(axis, f"{output.name}.count")
-                extra.append((f"{output.name}.count", totals[symbol]))
+                name = f"{output.name}.count"
+                while name in taken:
+                    name += "_"
+                taken.add(name)
+                counts[output.name] = Count(axis, name)
+                extra.append((name, totals[symbol]))
     done = editor.done(keep_dead=True)
     outputs = (*done.outputs, *(Output(name, value) for name, value in extra))
     return PaddedGraph(Editor(done.replace(outputs=outputs)).done(), MappingProxyType(counts))
