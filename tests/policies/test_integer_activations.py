@@ -328,3 +328,9 @@ def test_a_cpu_has_the_kernels() -> None:
     program = xrt.compile(_linear(), weights=weights, target="cpu", policy=INTEGERS)
     (call,) = [c for c in program.entries[0].plans[0].calls if c.kernel.startswith("matmul/")]
     assert call.kernel == "matmul/int4_by_int8"
+
+
+def test_the_family_activation_is_not_the_field() -> None:
+    text = "kernel.activation: no such kernel of activation; got 'int8'. Did you mean the field activations: int8?"
+    with pytest.raises(xrt.PolicyError, match=text):
+        load_policy({"version": 1, "kernel": {"weights": "int4", "activation": "int8"}})

@@ -12,7 +12,7 @@ from .fields.pins import plain_kernel
 from .fields.record import FieldPath, Problem
 from .kernel_policy import KernelPolicy
 from .policy import Policy
-from .vocabulary import ENGINES, KERNELS, REGION_RUNNERS, nearest
+from .vocabulary import ACTIVATIONS, ENGINES, KERNELS, REGION_RUNNERS, nearest
 
 __all__ = ["check_names"]
 
@@ -52,7 +52,11 @@ def _check_kernels(
     usable = [name for name in names if name in available or "." in name]
     for name in names:
         if name not in usable and name not in absent:
-            do = f"{nearest(name, available)}Known{of}: {', '.join(available) or 'none'}. {_OWN}"
+            field = (
+                families == ("activation",) and name in ACTIVATIONS
+            )  # the family's name is one letter shorter
+            meant = f"Did you mean the field activations: {name}? " if field else nearest(name, available)
+            do = f"{meant}Known{of}: {', '.join(available) or 'none'}. {_OWN}"
             raise Problem(path, f"no such kernel{of}", got=repr(name), do=do)
     if not usable:
         problem = f"this release does not implement this kernel{of}"

@@ -135,14 +135,6 @@ class GroupPanels:
 
     def scratch(self, start: str, rows: int, tiles: tuple[str, ...]) -> list[str]:
         """Return lines that declare ``rows`` rows (``a``; in integers also ``scales`` and one row of floats, ``line``) and the tiles of sums."""
-
-        def place(name: str, kind: str, at: str, count: int, size: int) -> tuple[str, str]:
-            return (
-                f"{kind} *const {name} = ({kind} *)({at});",
-                f"(char *){name} + {-(-count * size // 64) * 64}",
-            )
-
-        lines, at = [], start
         arrays = [("a", "float", rows * self.depth, 4)]
         if self.integer:
             arrays = [
@@ -151,9 +143,10 @@ class GroupPanels:
                 ("scales", "codes::GroupScale", rows * self.groups, SCALE_BYTES),
             ]
         arrays += [(name, "float", rows * self.columns, 4) for name in tiles]
+        lines, at = [], start
         for name, kind, count, size in arrays:
-            text, at = place(name, kind, at, count, size)
-            lines.append(text)
+            lines.append(f"{kind} *const {name} = ({kind} *)({at});")
+            at = f"(char *){name} + {-(-count * size // 64) * 64}"
         return lines
 
     def row(self, index: str) -> str:
