@@ -38,9 +38,9 @@ settings.load_profile("ci" if os.environ.get("CI") or os.environ.get("XPU_TEST_S
 ONLY_PROCESSORS = {
     "test_amx_kernels.py", "test_kernel_names.py", "test_layouts.py", "test_onednn_kernels.py",
     "test_user_kernels.py", "test_errors_of_long_sums_grow_with_the_root_of_their_length",
-    "test_sample_token.py", "test_the_demand_of_a_program_is_recorded", "test_few_rows_are_products_by_pair_and_many_are_grouped",
+    "test_code_tables.py", "test_sample_token.py", "test_the_demand_of_a_program_is_recorded", "test_few_rows_are_products_by_pair_and_many_are_grouped",
     "test_sums_of_narrow_floats_are_refused", "test_what_has_no_such_kernel_says_why",
-    "test_memory_is_that_of_the_codes_and_only_a_policy_takes_them",
+    "test_memory_is_that_of_the_codes_and_only_a_policy_takes_them", "test_what_draws_is_refused",
 }  # fmt: skip
 """Of tests/kernels, files and tests: what only processors have, or only our own code promises."""
 

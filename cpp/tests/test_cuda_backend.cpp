@@ -209,6 +209,47 @@ TEST_CASE("a block of one stream is freed in its order, without a wait between s
     CHECK(on->memory().live_bytes == 0);
 }
 
+TEST_CASE("a small block of the default stream is kept for the next one of its size") {
+    const auto on = backend();
+    const StreamOrder order{true, nullptr};
+    on->trim();
+    const auto allocated = [] { return calls("cuMemAllocFromPoolAsync"); };
+    const auto freed = [] { return calls("cuMemFreeAsync"); };
+    const int allocations = allocated(), frees = freed();
+    const auto reuses = on->memory().reuses;
+    const uint64_t first = on->block(400, order).value->address();
+    CHECK(allocated() == allocations + 1);
+    CHECK(freed() == frees);
+    CHECK(on->memory().live_bytes == 0);
+    {
+        const auto again = on->block(400, order).value, second = on->block(400, order).value;
+        CHECK(again->address() == first);
+        CHECK(second->address() != first);
+        CHECK(on->block(401, order).value->address() != first);
+        CHECK(allocated() == allocations + 3);
+        CHECK(on->memory().live_bytes == 800);
+        CHECK(on->memory().reuses >= reuses + 1);
+    }
+    const int few = freed();
+    { const auto large = on->block(2 << 20, order).value; }  // is freed at once
+    CHECK(freed() == few + 1);
+    auto mine = std::move(on->stream().value);
+    { const auto other = on->block(400, {true, mine->handle()}).value; }
+    CHECK(freed() == few + 2);
+    for (int i = 0; i < 3; ++i) {  // used on another stream as well: that stream may still read it
+        const auto both = on->block(400, order).value;
+        both->used_on(mine->handle());
+    }
+    CHECK(freed() == few + 5);
+    std::vector<std::shared_ptr<CudaBlock>> many;
+    for (int i = 0; i < 40; ++i) many.push_back(on->block(400, order).value);
+    many.clear();
+    CHECK(freed() >= few + 5 + 40 - 16);  // a bounded number is kept
+    on->trim();
+    CHECK(blocks() == 0);
+    CHECK(on->memory().live_bytes == 0);
+}
+
 TEST_CASE("a run without arena or workspace calls nothing but its launches") {
     const auto on = backend();
     Plan plan;

@@ -71,7 +71,6 @@ def test_the_whole_suite_holds(judged: str) -> None:
     } == {}
 
 
-@pytest.mark.sampled(1, group="stratified")
 @pytest.mark.parametrize("judged", ["native", "native-plain"])
 def test_a_stratified_twentieth_holds_natively(judged: str) -> None:
     """Kernels of ours, with every pass and with none: nothing wrong, and every refusal with a reason."""

@@ -226,9 +226,14 @@ def test_streams_share_no_context(
 ) -> None:
     """A context's activations are in one memory, so queued runs on two streams would overwrite each other's."""
     torch = pytest.importorskip("torch")
+    used, launcher = list[tuple[int, int]](), vendor.launcher
+
+    def recording(context: Any) -> Callable[[int], None]:
+        launch = launcher(context)
+        return lambda stream: [used.append((stream, id(context))), launch(stream)][1]  # type: ignore[func-returns-value, return-value]
+
+    monkeypatch.setattr(vendor, "launcher", recording)
     executable = loaded(open_net(make), ask(profiles="batch=1:2:4 seq=1:8:16"))
-    used, launch = list[tuple[int, int]](), vendor.launch
-    monkeypatch.setattr(vendor, "launch", lambda c, s: [used.append((s, id(c))), launch(c, s)][1])
     x, b = torch.randn(2, 3, 4), torch.arange(4.0)
     for stream in (0, 7, 0, 7, 7, 0):
         monkeypatch.setattr(executable._backend, "current_stream", lambda stream=stream: stream)

@@ -144,6 +144,24 @@ def called_us(
     return statistics.median(times_s) * 1e6
 
 
+def called_together_us(
+    works: Mapping[str, Callable[[], Any]],
+    times: int,
+    first: int = 20,
+    settle: Callable[[], Any] = lambda: None,
+) -> dict[str, float]:
+    """Return the median microseconds of each call like ``called_us``, measured in turns, so that a machine that slows down slows all of them."""
+    seconds: dict[str, list[float]] = {name: [] for name in works}
+    for i in range(first + times):
+        for name, work in works.items():
+            start = time.perf_counter()
+            work()
+            if i >= first:
+                seconds[name].append(time.perf_counter() - start)
+            settle()
+    return {name: statistics.median(each) * 1e6 for name, each in seconds.items()}
+
+
 def queued_us(work: Callable[[], Any], each: int = 20, rounds: int = 9) -> float:
     """Return the median microseconds of one of ``each`` calls queued back to back on PyTorch's stream, after five warm-up calls."""
     import torch

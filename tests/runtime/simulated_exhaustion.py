@@ -17,7 +17,7 @@ sys.argv = [sys.argv[0], "", KERNELS]
 from simulated_program import executor, right, x_of  # noqa: E402
 
 from xpuruntime.errors import OutOfMemory, XpuError  # noqa: E402
-from xpuruntime.runtime import DeviceBuffer  # noqa: E402
+from xpuruntime.runtime import Device, DeviceBuffer  # noqa: E402
 
 OUT_OF_MEMORY, UNKNOWN = 2, 999
 ALLOCATIONS = ("cuMemAllocFromPoolAsync", "cuMemHostAlloc")
@@ -44,6 +44,7 @@ def life(seed: int) -> None:
 
 def blocks() -> int:
     gc.collect()
+    Device("cuda:0").backend.trim()  # freed blocks that are kept for the next allocation
     driver.cuCtxSynchronize()
     return int(driver.simulated_blocks())
 

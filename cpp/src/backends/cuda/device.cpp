@@ -81,6 +81,7 @@ Status Device::start() {
         check(driver.cuMemPoolSetAttribute(pool_, release_threshold, &keep_all), "cuMemPoolSetAttribute"));
     XPURT_TRY(check(driver.cuStreamCreate(&home, stream_non_blocking), "cuStreamCreate"));
     XPURT_TRY(check(driver.cuEventCreate(&follow_event_, event_no_timing), "cuEventCreate"));
+    kept_.reserve(max_kept_blocks);
     pinned_ = std::make_unique<MemoryPool>(
         keep_pinned_bytes,
         MemorySource{[](void* device, size_t bytes) {
@@ -99,8 +100,10 @@ Status Device::start() {
 }
 
 Result<CUdeviceptr> Device::allocate(size_t bytes, CUstream stream) {
-    const ScopedContext current(*this);
     const size_t size = std::max<size_t>(bytes, 1);
+    if (stream == nullptr)
+        if (const CUdeviceptr kept = take_kept(size)) return kept;
+    const ScopedContext current(*this);
     CUdeviceptr memory = 0;
     CUresult result = driver.cuMemAllocFromPoolAsync(&memory, size, pool_, stream);
     if (result == CUDA_ERROR_OUT_OF_MEMORY) {
@@ -136,10 +139,36 @@ void Device::release(CUdeviceptr memory, CUstream stream) noexcept {
     log_if_failed(driver.cuMemFreeAsync(memory, stream), "cuMemFreeAsync");
 }
 
-bool Device::try_release(CUdeviceptr memory, CUstream stream) noexcept {
-    if (memory == 0) return true;
+bool Device::try_release(CUdeviceptr memory, size_t bytes, CUstream stream) noexcept {
+    if (memory == 0 || (stream == nullptr && keep(memory, std::max<size_t>(bytes, 1)))) return true;
     const ScopedContext current(*this);
     return driver.cuMemFreeAsync(memory, stream) == CUDA_SUCCESS;
+}
+
+bool Device::keep(CUdeviceptr memory, size_t bytes) noexcept {
+    const std::lock_guard<std::mutex> lock(counting_);
+    if (bytes > max_kept_bytes || kept_.size() >= max_kept_blocks) return false;
+    kept_.push_back({bytes, memory});  // of the capacity that start() reserved
+    return true;
+}
+
+CUdeviceptr Device::take_kept(size_t bytes) noexcept {
+    const std::lock_guard<std::mutex> lock(counting_);
+    const auto found = std::find_if(kept_.rbegin(), kept_.rend(),
+                                    [bytes](const KeptBlock& each) { return each.bytes == bytes; });
+    if (found == kept_.rend()) return 0;
+    const CUdeviceptr memory = found->memory;
+    *found = kept_.back();
+    kept_.pop_back();
+    reuses_ += 1;
+    return memory;
+}
+
+void Device::release_kept() noexcept {
+    const std::lock_guard<std::mutex> lock(counting_);
+    for (const KeptBlock& each : kept_)
+        log_if_failed(driver.cuMemFreeAsync(each.memory, nullptr), "cuMemFreeAsync");
+    kept_.clear();
 }
 
 void Device::order_after(CUstream later, CUstream earlier) noexcept {
@@ -211,10 +240,13 @@ uint64_t Device::pool_attribute(PoolAttribute attribute) const noexcept {
 
 MemoryStatistics Device::statistics() {
     const ScopedContext current(*this);
-    const uint64_t reserved = pool_attribute(reserved_current), used = pool_attribute(used_current),
-                   high = pool_attribute(used_high);
+    const uint64_t reserved = pool_attribute(reserved_current), high = pool_attribute(used_high);
+    uint64_t used = pool_attribute(used_current);
     const std::lock_guard<std::mutex> lock(counting_);
     MemoryStatistics statistics;
+    size_t kept = 0;
+    for (const KeptBlock& each : kept_) kept += each.bytes;
+    used -= std::min<uint64_t>(used, kept);
     statistics.live_bytes = static_cast<int64_t>(used);
     statistics.peak_bytes = static_cast<int64_t>(high);
     statistics.cached_bytes = static_cast<int64_t>(reserved - std::min(used, reserved));
@@ -225,6 +257,7 @@ MemoryStatistics Device::statistics() {
 
 int64_t Device::trim() {
     const ScopedContext current(*this);
+    release_kept();
     // Blocks that were freed in the order of any stream are free after this.
     log_if_failed(driver.cuCtxSynchronize(), "cuCtxSynchronize");
     const uint64_t before = pool_attribute(reserved_current);

@@ -5,6 +5,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "backends/cuda/driver.h"
 #include "xpurt/memory.h"
@@ -32,8 +33,8 @@ class Device {
     // was requested, is free, and is held by the pool.
     Result<CUdeviceptr> allocate(size_t bytes, CUstream stream);
     void release(CUdeviceptr memory, CUstream stream) noexcept;
-    // The same; false, and the memory is not freed, if the stream no longer exists.
-    bool try_release(CUdeviceptr memory, CUstream stream) noexcept;
+    // The same for a block of `bytes`; false, and the memory is not freed, if the stream no longer exists.
+    bool try_release(CUdeviceptr memory, size_t bytes, CUstream stream) noexcept;
     MemoryStatistics statistics();
     int64_t trim();  // returns free memory of the pool to the system; the result is in bytes
 
@@ -70,12 +71,24 @@ class Device {
     Status start();
     Status open_pool_to(const Device& peer);
     uint64_t pool_attribute(PoolAttribute attribute) const noexcept;  // 0 after a failure, which is logged
+    bool keep(CUdeviceptr memory, size_t bytes) noexcept;
+    CUdeviceptr take_kept(size_t bytes) noexcept;  // 0 if there is none of this size
+    void release_kept() noexcept;
+
+    // A small block that was freed in the order of the default stream, which never ends. Its next allocation
+    // of this size gets the block without a call of the driver.
+    struct KeptBlock {
+        size_t bytes;
+        CUdeviceptr memory;
+    };
+    static constexpr size_t max_kept_bytes = 1 << 20, max_kept_blocks = 16;
 
     CUmemoryPool pool_ = nullptr;
     std::unique_ptr<MemoryPool> pinned_;
     std::mutex follow_mutex_;
     CUevent follow_event_ = nullptr;
     std::mutex counting_;
+    std::vector<KeptBlock> kept_;  // guarded by counting_
     std::mutex peers_mutex_;
     std::map<int, bool> peers_;  // by index: whether copies from it are direct
     int64_t allocations_ = 0, reuses_ = 0, reserved_ = 0;

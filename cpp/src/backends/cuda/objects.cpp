@@ -24,7 +24,7 @@ Result<bool> query_result(const Device& device, CUresult result, const char* cal
 CudaBlock::~CudaBlock() {
     // A block of one stream is freed in that stream's order, where the next allocation gets it without a wait
     // between streams.
-    if (streams_.size() == 1 && device_->try_release(address_, stream_of(streams_.front()))) return;
+    if (streams_.size() == 1 && device_->try_release(address_, bytes_, stream_of(streams_.front()))) return;
     for (void* const stream : streams_) device_->order_after(device_->home, stream_of(stream));
     device_->release(address_, device_->home);
 }

@@ -274,16 +274,26 @@ class Api:
             raise RuntimeError(f"the inputs {', '.join(missing)} do not decide the outputs' shapes")
         return {name: tuple(context.get_tensor_shape(name)) for name in outputs}
 
+    def binder(self, context: Any) -> Callable[[str, int], Any]:
+        """Return a function that gives a context the address of an input or output. It holds until another is given."""
+        bind: Callable[[str, int], Any] = context.set_tensor_address
+        return bind
+
     def bind(self, context: Any, addresses: Mapping[str, int]) -> None:
-        """Give a context the addresses of inputs and outputs. They hold until they are given again."""
-        bind = context.set_tensor_address
+        """Give a context the addresses of inputs and outputs."""
+        bind = self.binder(context)
         for name, address in addresses.items():
             bind(name, address)
 
-    def launch(self, context: Any, stream: int) -> None:
-        """Queue one run on a stream. Raises RuntimeError with the vendor's text."""
-        if not context.execute_async_v3(stream):
-            raise RuntimeError(self.errors())
+    def launcher(self, context: Any) -> Callable[[int], None]:
+        """Return a function that queues one run of a context on a stream. It raises RuntimeError with the vendor's text."""
+        execute, errors = context.execute_async_v3, self.errors
+
+        def launch(stream: int) -> None:
+            if not execute(stream):
+                raise RuntimeError(errors())
+
+        return launch
 
     def inspect(self, engine: Any) -> str:
         """Return the inspector's report on an engine as JSON."""

@@ -19,14 +19,26 @@ Shapes = Mapping[str, tuple[int, ...]]
 class TensorRtContext:
     """An execution context with its profile, shapes and addresses. One run at a time."""
 
-    __slots__ = ("_addresses", "_api", "_outputs", "_profile", "_shapes", "vendor")
+    __slots__ = (
+        "_addresses",
+        "_api",
+        "_bind",
+        "_execute",
+        "_names",
+        "_outputs",
+        "_profile",
+        "_shapes",
+        "vendor",
+    )
 
     def __init__(self, api: Api, vendor: Any) -> None:
         self._api, self.vendor = api, vendor
+        self._bind, self._execute = api.binder(vendor), api.launcher(vendor)
         self._profile = -1
         self._shapes: Shapes | None = None
         self._outputs: Shapes = {}
-        self._addresses: dict[str, int] = {}
+        self._names: tuple[str, ...] = ()
+        self._addresses: list[int] = []
 
     def take_shapes(
         self,
@@ -49,19 +61,26 @@ class TensorRtContext:
                 self._shapes = shapes  # equal by identity next time
                 return self._outputs
         self._shapes = None
-        self._addresses = {}
+        self._names, self._addresses = (), []
         self._api.use_profile(self.vendor, profile, stream)
         self._outputs = self._api.infer(self.vendor, shapes, addresses, outputs)
-        self._profile, self._shapes, self._addresses = profile, shapes, dict(addresses)
+        self._profile, self._shapes = profile, shapes
+        self._names, self._addresses = tuple(addresses), list(addresses.values())
         return self._outputs
 
-    def launch(self, addresses: Mapping[str, int], stream: int) -> None:
+    def launch(self, names: tuple[str, ...], addresses: list[int], stream: int) -> None:
         """Queue a run on memory at these addresses of inputs and outputs. Raises RuntimeError with the vendor's text."""
-        if addresses != self._addresses:
-            known = self._addresses
-            self._api.bind(self.vendor, {n: a for n, a in addresses.items() if known.get(n) != a})
-            self._addresses = {**known, **addresses}
-        self._api.launch(self.vendor, stream)
+        if names is not self._names:
+            self._addresses = []
+            self._api.bind(self.vendor, dict(zip(names, addresses, strict=True)))
+            self._names, self._addresses = names, addresses
+        elif addresses != self._addresses:
+            before, self._addresses = self._addresses, []  # unknown if binding fails
+            for name, address, old in zip(names, addresses, before, strict=True):
+                if address != old:
+                    self._bind(name, address)
+            self._addresses = addresses
+        self._execute(stream)
 
 
 class ContextPool:

@@ -108,7 +108,7 @@ class TensorRtExecutable(RunsTensors):
         context = self._context(stream)
         try:
             context.take_shapes(call.profile, call.shapes, {}, self._output_names, stream)
-            context.launch(dict(zip(call.names, addresses, strict=True)), stream)
+            context.launch(call.names, addresses, stream)
         except Exception as error:  # RuntimeError of ``api``, or an error of the vendor's package
             raise self._failed(error) from error
         self._pool.give_back(context, stream)
@@ -159,7 +159,7 @@ class TensorRtExecutable(RunsTensors):
             )
             outputs = [self._output(s, sizes[s.name], stream) for s in self.outputs]
             addresses |= {s.name: b.address for s, b in zip(self.outputs, outputs, strict=True)}
-            context.launch(addresses, stream)
+            context.launch(tuple(addresses), list(addresses.values()), stream)
         except XpuError:
             raise
         except Exception as error:  # RuntimeError of ``api``, or an error of the vendor's package

@@ -94,14 +94,13 @@ class CudaBackend(RuntimeBackend):
     # ── memory ──
 
     def allocate(self, size_bytes: int) -> _core.CudaBlock:
-        return self._block(size_bytes, None)
+        return self._made(self._core.block(size_bytes))
 
     def allocate_on(self, size_bytes: int, stream: int) -> _core.CudaBlock:
-        return self._block(size_bytes, stream)
+        return self._made(self._core.block(size_bytes, stream))
 
-    def _block(self, size_bytes: int, stream: int | None) -> _core.CudaBlock:
-        """Allocate memory with undefined content: ordered on a stream, or usable at once if it is None. Raises OutOfMemory."""
-        block = self._core.block(size_bytes, stream)
+    def _made(self, block: _core.CudaBlock | _core.Status) -> _core.CudaBlock:
+        """Return the block, with undefined content. Raises OutOfMemory."""
         if isinstance(block, _core.Status):
             raise self._failed(block, "cannot allocate memory")
         return block

@@ -53,11 +53,13 @@ class _Buffers(TensorKind):
 
     def __init__(self, backend: RuntimeBackend) -> None:
         super().__init__(backend)
-        self._has_streams = backend.stages
+        self._has_streams, self._address_of = backend.stages, backend.address
 
     def form(self, tensor: DeviceBuffer, stream: int) -> Hashable | None:
         spec = tensor.spec
-        if spec.layout is not None or not self._backend.shares_memory(tensor.backend):
+        if spec.layout is not None or not (
+            tensor.backend is self._backend or self._backend.shares_memory(tensor.backend)
+        ):
             return None
         if tensor.pending is not None and tensor.pending != stream:
             tensor.settle(stream)
@@ -66,7 +68,7 @@ class _Buffers(TensorKind):
         return spec.shape, spec.dtype
 
     def address(self, tensor: DeviceBuffer) -> int:
-        return tensor.address
+        return self._address_of(tensor.native_handle)
 
     def spec(self, form: Any, name: str) -> TensorSpec | None:
         shape, dtype = form

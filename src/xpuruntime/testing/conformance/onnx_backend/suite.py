@@ -29,6 +29,7 @@ __all__ = [
     "Outcome",
     "cases",
     "differs",
+    "differs_in_form",
     "interpret",
     "lowered",
     "round_trip",
@@ -50,6 +51,12 @@ def differs(case: BackendCase, expected: Sequence[Any], outputs: Sequence[Any], 
             return ""
         return " ".join(str(error).split())[:300]
     return ""
+
+
+def differs_in_form(expected: Sequence[Any], outputs: Sequence[Any]) -> str:
+    """Return an empty text if the types and shapes of outputs that are drawn at random are as expected, otherwise the difference."""
+    forms = [[f"{np.asarray(a).dtype}{list(np.shape(a))}" for a in side] for side in (expected, outputs)]
+    return "" if forms[0] == forms[1] else f"{', '.join(forms[1])} instead of {', '.join(forms[0])}"
 
 
 def _within(expected: Array, actual: Array, ulps: int) -> bool:
