@@ -1,0 +1,71 @@
+"""Keys of modules: the digest of a module's trace and of all else that decides its graph."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+from ....printable import logger
+from ..names import output_names
+from .outline import call_of, outline_digest
+from .running import TracedCall, trace_of_export, trace_of_module
+from .words import NotTraced
+
+__all__ = ["TracedModule", "traced_module"]
+
+_log = logger("xpuruntime.session")
+
+
+@dataclass(frozen=True, slots=True)
+class TracedModule:
+    """A module with what is known of it before ``forward`` runs.
+
+    outline: digest of names, forms, settings and the content of what no checkpoint has.
+    """
+
+    model: Any
+    call: TracedCall
+    outline: str
+
+    def key(self) -> str | None:
+        """Return the key: equal keys compute the same from the module's tensors, with the same names. None if a trace does not describe the module."""
+        try:
+            trace, structure = trace_of_module(self.model, self.call)
+            return _key(self.outline, trace.digest(places=True), structure)
+        except Exception as error:  # whatever the module raises here, an export reports or does not meet
+            return self._without(error)
+
+    def key_as_exported(self, program: Any) -> str | None:
+        """Return the key if the nodes of an export of the module do the same; None otherwise."""
+        try:
+            trace, structure = trace_of_module(self.model, self.call)
+            exported, theirs = trace_of_export(program, self.call)
+            if trace.digest(places=False) != exported.digest(places=False) or _names(structure) != _names(theirs):
+                raise NotTraced("ops other than those of the export")
+            return _key(self.outline, trace.digest(places=True), structure)
+        except Exception as error:
+            return self._without(error)
+
+    def _without(self, error: Exception) -> None:
+        text = str(error) or type(error).__name__
+        _log.debug("%s: each start exports it; its trace has %s", type(self.model).__name__, text)
+
+
+def traced_module(model: Any, example_inputs: Any) -> TracedModule | None:
+    """Return what is known of a module without running it; None for one that is not traced."""
+    try:
+        call = call_of(model, example_inputs)
+        return TracedModule(model, call, outline_digest(model, call))
+    except Exception as error:  # of attributes and inputs of any class
+        _log.debug("%s: each start exports it; %s", type(model).__name__, error)
+        return None
+
+
+def _names(structure: Any) -> list[str]:
+    return output_names(structure)
+
+
+def _key(outline: str, trace: str, structure: Any) -> str:
+    names = "\0".join(_names(structure))
+    return hashlib.sha256(f"{outline} {trace} {names}".encode("utf-8", "surrogatepass")).hexdigest()
