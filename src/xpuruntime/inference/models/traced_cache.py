@@ -1,7 +1,8 @@
 """Store records of modules by the ops of their ``forward``, so that a second start does not export a module.
 
-Two kinds of records have the kind ``traced``. One says that modules of an outline (``frontends.torch.op_trace.outline``) do the same in a trace as in an
-export; only then ``forward`` runs for a trace. The other names, for a trace, the record of the export (``exported_cache``) that did the same.
+Two records have the kind ``traced``. One says that modules of an outline (``frontends.torch.op_trace.outline``) do the same in a trace as in an
+export, and holds the results of their ops; only with it ``forward`` runs for a trace. The other names, for a trace, the record of the export
+(``exported_cache``) that did the same.
 """
 
 from __future__ import annotations
@@ -50,8 +51,10 @@ class TracedStart:
 
     def known_record(self) -> str | None:
         """Return the key of the record of an export that did what this module does; None if none is known."""
-        if self.store.get(KIND, digest(self._outline())) is None:
+        results = self.store.recall(KIND, digest(self._outline()), _results)
+        if results is None:
             return None
+        self.traced.results.data.update(results)
         trace = self.traced.key()
         if trace is None:
             return None
@@ -66,7 +69,7 @@ class TracedStart:
             return
         try:
             self.store.put(KIND, self._trace(trace), json.dumps({"record": record}).encode())
-            self.store.put(KIND, self._outline(), b"{}")
+            self.store.put(KIND, self._outline(), json.dumps({"results": self.traced.results.data}).encode())
         except StoreError as error:  # a full disk must not stop a model that is already open
             _log.debug("%s The next start exports the module again.", error)
 
@@ -89,3 +92,10 @@ def _record(payload: bytes) -> str:
     if not isinstance(record, str) or len(record) != 64 or not set(record) <= set("0123456789abcdef"):
         raise FormatError("record", "names no record", got=repr(record)[:80])
     return record
+
+
+def _results(payload: bytes) -> dict[str, Any]:
+    results = json.loads(payload)["results"]
+    if not isinstance(results, dict):
+        raise FormatError("record", "has no results of ops", got=type(results).__name__)
+    return results

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ....printable import logger
 from ..names import output_names
 from .outline import call_of, outline_digest
+from .results import KnownResults
 from .running import TracedCall, trace_of_export, trace_of_module
 from .words import NotTraced
 
@@ -22,16 +23,18 @@ class TracedModule:
     """A module with what is known of it before ``forward`` runs.
 
     outline: digest of names, forms, settings and the content of what no checkpoint has.
+    results: results of ops of earlier traces of the outline.
     """
 
     model: Any
     call: TracedCall
     outline: str
+    results: KnownResults = field(default_factory=KnownResults)
 
     def key(self) -> str | None:
         """Return the key: equal keys compute the same from the module's tensors, with the same names. None if a trace does not describe the module."""
         try:
-            trace, structure = trace_of_module(self.model, self.call)
+            trace, structure = trace_of_module(self.model, self.call, self.results)
             return _key(self.outline, trace.digest(places=True), structure)
         except Exception as error:  # whatever the module raises here, an export reports or does not meet
             return self._without(error)
@@ -39,7 +42,7 @@ class TracedModule:
     def key_as_exported(self, program: Any) -> str | None:
         """Return the key if the nodes of an export of the module do the same; None otherwise."""
         try:
-            trace, structure = trace_of_module(self.model, self.call)
+            trace, structure = trace_of_module(self.model, self.call, self.results)
             exported, theirs = trace_of_export(program, self.call)
             if trace.digest(places=False) != exported.digest(places=False) or _names(structure) != _names(theirs):
                 raise NotTraced("ops other than those of the export")

@@ -12,7 +12,7 @@ from ..export import arguments_of, error_source
 from ..exported_digest import settings, traces_differently
 from ..weights import tensor_key
 from .running import TracedCall
-from .words import MOST_BYTES, NotTraced, content_word, form, plain_word
+from .words import MOST_BYTES, NotTraced, content_word, form_of, plain_word
 
 __all__ = ["call_of", "outline_digest"]
 
@@ -37,13 +37,20 @@ def outline_digest(model: Any, call: TracedCall) -> str:
     def add(*words: object) -> None:
         digest.update(("\0".join(map(str, words)) + "\1").encode("utf-8", "surrogatepass"))
 
-    add(*settings())
+    add(*settings(), *_layout_settings())
     _add_parts(model, add)
     _add_tensors(model, call.tensors, add)
     _add_arguments(model, call, add)
     saved = saved_names(model)
     add(*(word for name in sorted(saved) for word in (name, saved[name])))
     return digest.hexdigest()
+
+
+def _layout_settings() -> tuple[object, ...]:
+    """Return settings on which strides of results may depend."""
+    import torch
+
+    return torch._C._get_mkldnn_enabled(), torch.backends.cudnn.enabled, torch.is_inference_mode_enabled()
 
 
 def require_released_decompositions() -> None:
@@ -86,7 +93,7 @@ def _add_tensors(model: Any, tensors: Mapping[str, Any], add: _Add) -> None:
         memory = memories.setdefault(tensor.untyped_storage()._cdata, len(memories))
         group = groups.setdefault(tensor_key(tensor), len(groups))
         flags = tensor.is_conj(), tensor.is_neg(), tensor.requires_grad, isinstance(tensor, torch.nn.Parameter)
-        add(name, form(tensor), flags, group, memory)
+        add(name, form_of(tensor), flags, group, memory)
         if name in inside:
             left -= tensor.numel() * tensor.element_size()
             if left < 0:
@@ -108,6 +115,6 @@ def _add_arguments(model: Any, call: TracedCall, add: _Add) -> None:
     leaves, structure = torch.utils._pytree.tree_flatten((call.args, dict(call.kwargs)))
     add(structure)
     for leaf in leaves:
-        add(f"{form(leaf)} {leaf.requires_grad}" if isinstance(leaf, torch.Tensor) else plain_word(leaf))
+        add(f"{form_of(leaf)} {leaf.requires_grad}" if isinstance(leaf, torch.Tensor) else plain_word(leaf))
     for name, parameter in inspect.signature(model.forward).parameters.items():
         add(name, parameter.kind.name)

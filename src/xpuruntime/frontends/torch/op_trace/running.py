@@ -10,6 +10,7 @@ from typing import Any
 from ..export import as_exported
 from .module_state import unchanged_attributes, unmoved
 from .recorder import recorder
+from .results import KnownResults
 from .trace import Trace
 from .words import NotTraced
 
@@ -28,8 +29,11 @@ class TracedCall:
     kwargs: Mapping[str, Any]
 
 
-def trace_of_module(model: Any, call: TracedCall, places: bool = True) -> tuple[Trace, Any]:
-    """Return the trace of ``forward``, and the structure of its outputs. The module is left as it was. Raise anything."""
+def trace_of_module(model: Any, call: TracedCall, results: KnownResults) -> tuple[Trace, Any]:
+    """Return the trace of ``forward``, and the structure of its outputs. The module is left as it was. Raise anything.
+
+    results: those of earlier traces, which grow.
+    """
     import torch
 
     pytree = torch.utils._pytree
@@ -40,7 +44,7 @@ def trace_of_module(model: Any, call: TracedCall, places: bool = True) -> tuple[
             return model(*args, **kwargs)
 
     with _ordinary_mode(torch), as_exported(torch, model), unmoved(call.tensors.values()):
-        return _recorded(call, run, places)
+        return _recorded(call, run, results, places=True)
 
 
 def trace_of_export(program: Any, call: TracedCall) -> tuple[Trace, Any]:
@@ -74,52 +78,29 @@ def trace_of_export(program: Any, call: TracedCall) -> tuple[Trace, Any]:
 
     ordered = TracedCall(call.tensors, call.args, kwargs)
     with _ordinary_mode(torch), as_exported(torch, torch.nn.Module()):
-        return _recorded(ordered, run, False)
+        return _recorded(ordered, run, KnownResults(), places=False)
 
 
-def _recorded(call: TracedCall, run: Callable[[list[Any], Any], Any], places: bool) -> tuple[Trace, Any]:
+def _recorded(
+    call: TracedCall, run: Callable[[list[Any], Any], Any], results: KnownResults, places: bool
+) -> tuple[Trace, Any]:
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     pytree = torch.utils._pytree
     mode = FakeTensorMode(allow_non_fake_inputs=True)
-    fakes: dict[int, Any] = {}
-    labels: dict[int, str] = {}
-    for name, tensor in call.tensors.items():
-        if id(tensor) not in fakes:
-            fakes[id(tensor)], labels[id(tensor)] = _empty(torch, mode, tensor), f"tensor {name}"
+    recording = recorder(mode, call.tensors, results, places)
     leaves, structure = pytree.tree_flatten_with_path((call.args, dict(call.kwargs)))
-    inputs = []
-    for path, leaf in leaves:
-        inputs.append(leaf)
-        if isinstance(leaf, torch.Tensor):
-            inputs[-1] = fake = _empty(torch, mode, leaf)
-            fakes[id(fake)], labels[id(fake)] = fake, f"input {pytree.keystr(path)}"
-    recording = recorder(mode, fakes, labels, places)
+    inputs = [
+        recording.input(pytree.keystr(path), leaf) if isinstance(leaf, torch.Tensor) else leaf
+        for path, leaf in leaves
+    ]
     with _compiling(torch), mode, recording:
         outputs, spec = pytree.tree_flatten(run(inputs, structure))
         if recording.refused:
             raise NotTraced(recording.refused)
         recording.output(outputs)
     return recording.trace, spec
-
-
-def _empty(torch: Any, mode: Any, tensor: Any) -> Any:
-    """Return a tensor without content for one of a module or a call. Raise NotTraced for another class than PyTorch's own."""
-    if type(tensor) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
-        raise NotTraced(f"a tensor of class {type(tensor).__name__}")
-    if tensor.layout is not torch.strided or tensor.is_conj() or tensor.is_neg():
-        raise NotTraced("a tensor that is sparse, or a view as its conjugate or negative")
-    if tensor.is_meta or tensor.storage_offset():
-        return mode.from_tensor(tensor, static_shapes=True)
-    meta = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
-    return _fake_class()(mode, meta, tensor.device)
-
-
-def _fake_class() -> Any:
-    from torch._subclasses.fake_tensor import FakeTensor
-
-    return FakeTensor
 
 
 def _ordinary_mode(torch: Any) -> Any:

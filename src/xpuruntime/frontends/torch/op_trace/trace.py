@@ -25,43 +25,46 @@ class Op(NamedTuple):
 class Trace:
     """Ops in order, and the words of the outputs.
 
-    labels: the text of each tensor by its number. Tensors that no op made have names there, the others their form.
+    names: the names of tensors that no op made, by their numbers. forms: the form of each tensor by its number.
     """
 
     places: Places | None = None
     ops: list[Op] = field(default_factory=list)
     outputs: list[Any] = field(default_factory=list)
-    labels: list[str] = field(default_factory=list)
+    names: dict[int, str] = field(default_factory=dict)
+    forms: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._named: dict[str, int] = {}
+        self._numbers: dict[str, int] = {}
 
-    def named(self, label: str) -> int:
-        """Return the number of a tensor that no op makes. Equal labels are one tensor."""
-        if label not in self._named:
-            self._named[label] = self.numbered(label)
-        return self._named[label]
+    def named(self, name: str, form: str) -> int:
+        """Return the number of a tensor that no op makes. Equal names are one tensor."""
+        if name not in self._numbers:
+            self._numbers[name] = number = self.numbered(form)
+            self.names[number] = name
+        return self._numbers[name]
 
-    def numbered(self, label: str) -> int:
+    def numbered(self, form: str) -> int:
         """Return the number of another tensor."""
-        self.labels.append(label)
-        return len(self.labels) - 1
+        self.forms.append(form)
+        return len(self.forms) - 1
 
     def digest(self, places: bool) -> str:
         """Return the digest of the ops that outputs and writes depend on. places: whether it covers where they were called."""
         digest = hashlib.sha256()
-        names: dict[int, str] = {}
-        named = set(self._named.values())
+        names = {number: f"%{name}" for number, name in self.names.items()}
+        made = 0
 
         def text(words: list[Any]) -> str:
-            return "\0".join(f"%{names.get(w) or self.labels[w]}" if type(w) is int else w for w in words)
+            return "\0".join([names[w] if type(w) is int else w for w in words])
 
         for op in self._live():
             line = [op.name, text(op.words)]
             for number in op.results:
-                if number not in names and number not in named:
-                    names[number] = str(len(names))
-                line.append(f"{names.get(number)} {self.labels[number]}")
+                if number not in names:
+                    names[number] = f"%{made}"
+                    made += 1
+                line.append(f"{names[number]} {self.forms[number]}")
             if places:
                 line.append(str(op.place))
             digest.update(("\1".join(line) + "\2").encode("utf-8", "surrogatepass"))

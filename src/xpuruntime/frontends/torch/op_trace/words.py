@@ -7,7 +7,7 @@ from typing import Any
 
 from ..weights import to_array
 
-__all__ = ["MOST_BYTES", "NotTraced", "content_word", "form", "plain_word"]
+__all__ = ["MOST_BYTES", "NotTraced", "content_word", "form", "form_of", "plain_word"]
 
 MOST_BYTES = 16 << 20
 """Bytes of a tensor whose content may be part of a key."""
@@ -32,9 +32,14 @@ def plain_word(value: Any) -> str:
     raise NotTraced(f"an argument of class {cls.__name__}")
 
 
-def form(tensor: Any) -> str:
-    """Return shape, strides, dtype and device of a tensor as text."""
-    return f"{tuple(tensor.shape)}{tensor.stride()}{tensor.storage_offset()} {tensor.dtype} {tensor.device}"
+def form(shape: Any, strides: Any, offset: int, dtype: Any, device: Any) -> str:
+    """Return what tensors without content differ in as text."""
+    return f"{tuple(shape)}{strides}{offset} {dtype} {device}"
+
+
+def form_of(tensor: Any) -> str:
+    """Return the form of a tensor of the user."""
+    return form(tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.dtype, tensor.device)
 
 
 def content_word(tensor: Any) -> str:
@@ -50,4 +55,4 @@ def content_word(tensor: Any) -> str:
         raise NotTraced(f"a constant of {tensor.numel()} elements")
     with torch._C._DisableTorchDispatch():  # the modes of the recording would return no content
         elements = to_array(tensor).tobytes()
-    return f"const {form(tensor)} {hashlib.sha256(elements).hexdigest()}"
+    return f"const {form_of(tensor)} {hashlib.sha256(elements).hexdigest()}"
