@@ -37,8 +37,6 @@ class TracedStart:
     @staticmethod
     def of(model: Any, example_inputs: Any, store: Store, maker: Mapping[str, Any]) -> TracedStart | None:
         """Return the opening; None for a module that is not traced, and for an ExportedProgram."""
-        if hasattr(model, "graph_signature"):
-            return None
         from ...frontends.torch.op_trace.keys import traced_module
 
         traced = traced_module(model, example_inputs)
@@ -78,7 +76,9 @@ class TracedStart:
 
         own = {tensor_key(tensor) for tensor in self.tensors.values()}
         tensors = result.weights.tensors
-        return all(w.data or (w.name in tensors and tensor_key(tensors[w.name]) in own) for w in result.graph.weights)
+        return all(
+            w.data or (w.name in tensors and tensor_key(tensors[w.name]) in own) for w in result.graph.weights
+        )
 
     def _outline(self) -> dict[str, Any]:
         return {**self.maker, "name": type(self.traced.model).__name__, "outline": self.traced.outline}

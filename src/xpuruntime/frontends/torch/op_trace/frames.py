@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
+from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
 __all__ = ["Places", "code_text"]
 
-_PACKAGE = os.path.dirname(__file__) + os.sep
+_PACKAGE = str(Path(__file__).parent) + os.sep
 
 
 class Places:
@@ -21,7 +22,7 @@ class Places:
     def __init__(self) -> None:
         import torch
 
-        self._root = os.path.dirname(torch.__file__) + os.sep
+        self._root = str(Path(torch.__file__).parent) + os.sep
         self._codes: dict[int, tuple[CodeType, int]] = {}
         self._texts: list[str] = []
 

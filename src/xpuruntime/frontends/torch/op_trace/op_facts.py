@@ -1,4 +1,4 @@
-"""What the schemas of ops tell about how to record them."""
+"""Facts of ops, from their schemas, that say how to record them."""
 
 from __future__ import annotations
 

@@ -92,7 +92,12 @@ def _add_tensors(model: Any, tensors: Mapping[str, Any], add: _Add) -> None:
             raise NotTraced(f"a tensor of class {type(tensor).__name__} or without content")
         memory = memories.setdefault(tensor.untyped_storage()._cdata, len(memories))
         group = groups.setdefault(tensor_key(tensor), len(groups))
-        flags = tensor.is_conj(), tensor.is_neg(), tensor.requires_grad, isinstance(tensor, torch.nn.Parameter)
+        flags = (
+            tensor.is_conj(),
+            tensor.is_neg(),
+            tensor.requires_grad,
+            isinstance(tensor, torch.nn.Parameter),
+        )
         add(name, form_of(tensor), flags, group, memory)
         if name in inside:
             left -= tensor.numel() * tensor.element_size()

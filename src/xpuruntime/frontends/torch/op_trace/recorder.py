@@ -15,7 +15,7 @@ from typing import Any
 from .frames import Places
 from .op_facts import op_facts
 from .results import KnownResults, Result
-from .trace import Op, Trace
+from .trace import DispatchedOp, OpTrace
 from .words import NotTraced, content_word, form, form_of, plain_word
 
 __all__ = ["empty_like_user", "recorder"]
@@ -52,14 +52,14 @@ def _recorder_class() -> Any:
 
     device_of = torch.ops.prim.device.default
 
-    class OpRecorder(TorchDispatchMode):
+    class OpRecorder(TorchDispatchMode):  # type: ignore[misc]
         """Records into ``trace``. The first thing that is not traced is in ``refused``, also if the module handles the error."""
 
         def __init__(
             self, mode: Any, tensors: Mapping[str, Any], results: KnownResults, places: bool
         ) -> None:
             super().__init__()
-            self.trace = Trace(places=Places() if places else None)
+            self.trace = OpTrace(places=Places() if places else None)
             self.refused = ""
             self._mode, self._results = mode, results
             self._numbers: dict[int, int] = {}  # by the identity of tensors, all of which are held
@@ -75,7 +75,7 @@ def _recorder_class() -> Any:
 
         @classmethod
         def _should_skip_dynamo(cls) -> bool:
-            return False  # asking for it would import PyTorch's compiler
+            return False  # what is called within is not compiled anyway, and a wrapper would be called for each op
 
         def input(self, name: str, tensor: Any) -> Any:
             """Return a tensor without content for one of the call."""
@@ -120,19 +120,31 @@ def _recorder_class() -> Any:
                     words.append(name)
                     kwargs[name] = self._words(value, words, facts.lifts)
             for place in facts.written:
-                written = kwargs.get(place) if isinstance(place, str) else args[place] if place < len(args) else None
+                written = (
+                    kwargs.get(place)
+                    if isinstance(place, str)
+                    else args[place]
+                    if place < len(args)
+                    else None
+                )
                 self._require_own(written, facts.changes_form)
             trace = self.trace
             if facts.same:
-                return self._renamed(func(*args, **kwargs), words, facts.lifts)
+                return self._renamed(self._copy(func, facts, args[0]), words, facts.lifts)
             result, texts = self._result(func, facts, args, kwargs, words)
             numbers: list[int] = []
             self._name(result, texts, numbers)
             if facts.changes_form:
                 trace.forms[numbers[0]] = _form_of_fake(result)
             place = () if trace.places is None else trace.places.of(frame)
-            trace.ops.append(Op(facts.name, words, numbers, bool(facts.written), place))
+            trace.ops.append(DispatchedOp(facts.name, words, numbers, bool(facts.written), place))
             return result
+
+        def _copy(self, func: Any, facts: Any, operand: Any) -> Any:
+            if facts.lifts or operand.constant is not None:
+                return func(operand)
+            form = tuple(operand.shape), operand.stride(), operand.storage_offset(), operand.dtype
+            return self._made("view", operand, Result(*form, operand.fake_device, ""))
 
         def _renamed(self, result: Any, words: list[Any], lifts: bool) -> Any:
             (number,) = (w for w in words if type(w) is int)

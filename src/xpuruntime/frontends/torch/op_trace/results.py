@@ -1,7 +1,7 @@
 """Results of ops by the forms of their operands, so that a later trace asks PyTorch for none that an earlier one knew.
 
-PyTorch computes the sizes of results in Python, which takes up to some milliseconds per new size, and imports its compiler at the first of them. A result
-is known for an op that makes new tensors, returns one view of its first operand, or writes to it and returns it.
+PyTorch computes the sizes of results in Python, which takes up to some milliseconds for a new size. A result is known for an op that makes new tensors,
+returns views of its first operand, or writes to it and returns it.
 """
 
 from __future__ import annotations
@@ -59,13 +59,16 @@ class KnownResults:
         import torch
 
         parts = result if isinstance(result, tuple | list) else (result,)
-        if not parts or not all(isinstance(p, torch.Tensor) for p in parts):
+        if not parts or not all(isinstance(p, torch.Tensor) and p.constant is None for p in parts):
             return
         if kind == "view" and not all(_is_plain_view(p, operand) for p in parts):
             return
         if kind == "same" and result is not operand:
             return
-        rows = [[*map(list, (p.shape, p.stride())), p.storage_offset(), str(p.dtype), str(p.fake_device)] for p in parts]
+        rows = [
+            [*map(list, (p.shape, p.stride())), p.storage_offset(), str(p.dtype), str(p.fake_device)]
+            for p in parts
+        ]
         container = type(result).__name__ if isinstance(result, tuple | list) else ""
         self.data[key] = [container, rows]
 
@@ -81,7 +84,12 @@ def _parsed(data: Any) -> Any:
     container, rows = data
     results: Sequence[Result] = [
         Result(
-            tuple(map(int, shape)), tuple(map(int, strides)), int(offset), _dtype(torch, dtype), torch.device(device), form_text
+            tuple(map(int, shape)),
+            tuple(map(int, strides)),
+            int(offset),
+            _dtype(torch, dtype),
+            torch.device(device),
+            form_text,
         )
         for shape, strides, offset, dtype, device in rows
         for form_text in [form(tuple(shape), tuple(strides), offset, dtype, device)]

@@ -11,7 +11,7 @@ from ..export import as_exported
 from .module_state import unchanged_attributes, unmoved
 from .recorder import recorder
 from .results import KnownResults
-from .trace import Trace
+from .trace import OpTrace
 from .words import NotTraced
 
 __all__ = ["TracedCall", "trace_of_export", "trace_of_module"]
@@ -29,7 +29,7 @@ class TracedCall:
     kwargs: Mapping[str, Any]
 
 
-def trace_of_module(model: Any, call: TracedCall, results: KnownResults) -> tuple[Trace, Any]:
+def trace_of_module(model: Any, call: TracedCall, results: KnownResults) -> tuple[OpTrace, Any]:
     """Return the trace of ``forward``, and the structure of its outputs. The module is left as it was. Raise anything.
 
     results: those of earlier traces, which grow.
@@ -47,7 +47,7 @@ def trace_of_module(model: Any, call: TracedCall, results: KnownResults) -> tupl
         return _recorded(call, run, results, places=True)
 
 
-def trace_of_export(program: Any, call: TracedCall) -> tuple[Trace, Any]:
+def trace_of_export(program: Any, call: TracedCall) -> tuple[OpTrace, Any]:
     """Return the trace of the nodes of an ExportedProgram, and the structure of its outputs. Raise anything."""
     import torch
     from torch.export._tree_utils import reorder_kwargs
@@ -83,7 +83,7 @@ def trace_of_export(program: Any, call: TracedCall) -> tuple[Trace, Any]:
 
 def _recorded(
     call: TracedCall, run: Callable[[list[Any], Any], Any], results: KnownResults, places: bool
-) -> tuple[Trace, Any]:
+) -> tuple[OpTrace, Any]:
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
 

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 from .frames import Places
 
-__all__ = ["Op", "Trace"]
+__all__ = ["DispatchedOp", "OpTrace"]
 
 
-class Op(NamedTuple):
+class DispatchedOp(NamedTuple):
     """One call. words: text, and the numbers of tensors. results: numbers of tensors. writes: whether it changes an argument. place: where it was called."""
 
     name: str
@@ -22,14 +22,14 @@ class Op(NamedTuple):
 
 
 @dataclass
-class Trace:
+class OpTrace:
     """Ops in order, and the words of the outputs.
 
     names: the names of tensors that no op made, by their numbers. forms: the form of each tensor by its number.
     """
 
     places: Places | None = None
-    ops: list[Op] = field(default_factory=list)
+    ops: list[DispatchedOp] = field(default_factory=list)
     outputs: list[Any] = field(default_factory=list)
     names: dict[int, str] = field(default_factory=dict)
     forms: list[str] = field(default_factory=list)
@@ -73,7 +73,7 @@ class Trace:
             digest.update(self.places.digest().encode())
         return digest.hexdigest()
 
-    def _live(self) -> list[Op]:
+    def _live(self) -> list[DispatchedOp]:
         read = {w for w in self.outputs if type(w) is int}
         live = []
         for op in reversed(self.ops):
