@@ -20,7 +20,7 @@ from ...storage.store import Store, digest
 from .traced_cache import TracedStart
 
 if TYPE_CHECKING:
-    from ...frontends.torch.importer import TorchImport
+    from ...frontends.torch.weights import TorchImport
 
 __all__ = ["KIND", "import_known"]
 
@@ -39,9 +39,6 @@ def import_known(
 
     parts: what of the module is lowered.
     """
-    from ...frontends.torch.exported_digest import exported_digest
-    from ...frontends.torch.importer import export_torch
-
     maker = {
         "max_rows": parts.max_rows,
         "draws": parts.draws,
@@ -57,6 +54,9 @@ def import_known(
         if result is not None:
             _log.debug("%s: not exported; its ops are those of store entry %s", result.graph.name, record)
             return result
+    from ...frontends.torch.exported_digest import exported_digest
+    from ...frontends.torch.importer import export_torch
+
     exported = export_torch(model, example_inputs, dynamic_shapes=dynamic_shapes)
     known = None
     if store.mode != "off" and dynamic_shapes is None:
@@ -76,9 +76,8 @@ def import_known(
 
 def _recalled(payload: bytes, tensors: Mapping[str, Any]) -> TorchImport:
     """Return the import of a record. A weight that is none of these tensors has its elements in the graph. Raise anything."""
-    from ...frontends.torch.importer import TorchImport
     from ...frontends.torch.opaque import to_tensor
-    from ...frontends.torch.weights import TorchWeights
+    from ...frontends.torch.weights import TorchImport, TorchWeights
 
     record = json.loads(payload)
     graph = Graph.from_json(record["graph"])

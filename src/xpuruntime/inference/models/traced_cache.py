@@ -17,8 +17,8 @@ from ...printable import logger
 from ...storage.store import Store, digest
 
 if TYPE_CHECKING:
-    from ...frontends.torch.importer import TorchImport
     from ...frontends.torch.op_trace.keys import TracedModule
+    from ...frontends.torch.weights import TorchImport
 
 __all__ = ["KIND", "TracedStart"]
 

@@ -45,7 +45,7 @@ class TracedModule:
         """Return the key if the nodes of an export of the module do the same; None otherwise."""
         try:
             trace, structure = trace_of_module(self.model, self.call, self.results)
-            exported, theirs = trace_of_export(program, self.call)
+            exported, theirs = trace_of_export(program, self.call, self.results)
             if trace.digest(places=False) != exported.digest(places=False) or output_names(
                 structure
             ) != output_names(theirs):

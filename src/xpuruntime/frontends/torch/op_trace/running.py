@@ -47,7 +47,7 @@ def trace_of_module(model: Any, call: TracedCall, results: KnownResults) -> tupl
         return _recorded(call, run, results, places=True)
 
 
-def trace_of_export(program: Any, call: TracedCall) -> tuple[OpTrace, Any]:
+def trace_of_export(program: Any, call: TracedCall, results: KnownResults) -> tuple[OpTrace, Any]:
     """Return the trace of the nodes of an ExportedProgram, and the structure of its outputs. Raise anything."""
     import torch
     from torch.export._tree_utils import reorder_kwargs
@@ -78,7 +78,7 @@ def trace_of_export(program: Any, call: TracedCall) -> tuple[OpTrace, Any]:
 
     ordered = TracedCall(call.tensors, call.args, kwargs)
     with _ordinary_mode(torch), as_exported(torch, torch.nn.Module()):
-        return _recorded(ordered, run, KnownResults(), places=False)
+        return _recorded(ordered, run, results, places=False)
 
 
 def _recorded(
