@@ -69,7 +69,8 @@ class _Torch(TensorKind):
         return spec if all(d < 2 or s == t for d, s, t in zip(shape, strides, dense, strict=True)) else None
 
     def has(self, dtype: DType) -> bool:
-        return super().has(dtype) and dtype.value in vars(sys.modules["torch"])
+        torch = sys.modules["torch"]
+        return super().has(dtype) and dtype.value in vars(torch)
 
 
 def tensor_kind(of: type, backend: RuntimeBackend) -> TensorKind | None:
