@@ -197,6 +197,46 @@ bool TensorFactory::fits(const ForeignTensor& tensor, int32_t device_type,
            std::equal(shape_.begin(), shape_.end(), view.shape) && view.dense();
 }
 
+TensorForms::TensorForms(const std::vector<PyForm>& inputs, const std::vector<PyForm>& outputs,
+                         int32_t device_type, int32_t device_index)
+    : input_count_(inputs.size()), device_type_(device_type), device_index_(device_index) {
+    for (const auto* const side : {&inputs, &outputs})
+        for (const auto& [name, shape, dtype, array_dtype] : *side) {
+            const auto [code, bits] = dtype;
+            forms_.push_back({name, TensorFactory(shape, code, bits, array_dtype)});
+        }
+}
+
+bool TensorForms::read(const nb::dict& tensors, Memory* memory, const TensorLibrary*& library,
+                       StreamOrder& order) const {
+    if (tensors.size() != input_count_ || input_count_ == 0) return false;
+    for (size_t i = 0; i < input_count_; ++i) {
+        PyObject* const object = PyDict_GetItem(tensors.ptr(), name(i));
+        ForeignTensor tensor;
+        if (object == nullptr || tensor.read(object) != ForeignTensor::Read::done) return false;
+        tensor.writeable = true;  // inputs are only read
+        if (!forms_[i].form.fits(tensor, device_type_, device_index_)) return false;
+        if (library == nullptr) {
+            library = tensor.library;
+            if (memory != nullptr && !tensor.order(order)) throw nb::python_error();
+        }
+        if (library->api != tensor.library->api) return false;
+        if (memory != nullptr) memory[i] = tensor.view.data;
+    }
+    return true;
+}
+
+nb::dict TensorForms::make_outputs(const TensorLibrary& library, Memory* memory) const {
+    nb::dict outputs;
+    for (size_t i = input_count_; i < count(); ++i) {
+        const nb::object tensor =
+            nb::steal(forms_[i].form.make(library, device_type_, device_index_, memory[i]));
+        if (!tensor.is_valid()) throw nb::python_error();
+        outputs[forms_[i].name] = tensor;
+    }
+    return outputs;
+}
+
 void bind_tensors(nb::module_& m) {
     m.def(
         "trust_dtype",

@@ -285,14 +285,9 @@ class Api:
         for name, address in addresses.items():
             bind(name, address)
 
-    def launcher(self, context: Any) -> Callable[[int], None]:
-        """Return a function that queues one run of a context on a stream. It raises RuntimeError with the vendor's text."""
-        execute, errors = context.execute_async_v3, self.errors
-
-        def launch(stream: int) -> None:
-            if not execute(stream):
-                raise RuntimeError(errors())
-
+    def launcher(self, context: Any) -> Callable[[int], bool]:
+        """Return a function that queues one run of a context on a stream, and returns False for a failure."""
+        launch: Callable[[int], bool] = context.execute_async_v3
         return launch
 
     def inspect(self, engine: Any) -> str:

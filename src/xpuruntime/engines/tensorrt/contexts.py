@@ -17,25 +17,15 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 class TensorRtContext:
-    """An execution context with its profile, shapes and addresses. One run at a time."""
+    """An execution context with its profile, shapes and addresses. One run at a time. ``shapes``: those it was given last."""
 
-    __slots__ = (
-        "_addresses",
-        "_api",
-        "_bind",
-        "_execute",
-        "_names",
-        "_outputs",
-        "_profile",
-        "_shapes",
-        "vendor",
-    )
+    __slots__ = ("_addresses", "_api", "_bind", "_execute", "_names", "_outputs", "_profile", "shapes", "vendor")  # fmt: skip
 
     def __init__(self, api: Api, vendor: Any) -> None:
         self._api, self.vendor = api, vendor
         self._bind, self._execute = api.binder(vendor), api.launcher(vendor)
         self._profile = -1
-        self._shapes: Shapes | None = None
+        self.shapes: Shapes | None = None
         self._outputs: Shapes = {}
         self._names: tuple[str, ...] = ()
         self._addresses: list[int] = []
@@ -54,17 +44,17 @@ class TensorRtContext:
 
         Raises RuntimeError with the vendor's text.
         """
-        if self._shapes is not None and profile == self._profile and not by_values:
-            if shapes is self._shapes:
+        if self.shapes is not None and profile == self._profile and not by_values:
+            if shapes is self.shapes:
                 return self._outputs
-            if shapes == self._shapes:
-                self._shapes = shapes  # equal by identity next time
+            if shapes == self.shapes:
+                self.shapes = shapes  # equal by identity next time
                 return self._outputs
-        self._shapes = None
+        self.shapes = None
         self._names, self._addresses = (), []
         self._api.use_profile(self.vendor, profile, stream)
         self._outputs = self._api.infer(self.vendor, shapes, addresses, outputs)
-        self._profile, self._shapes = profile, shapes
+        self._profile, self.shapes = profile, shapes
         self._names, self._addresses = tuple(addresses), list(addresses.values())
         return self._outputs
 
@@ -80,7 +70,8 @@ class TensorRtContext:
                 if address != old:
                     self._bind(name, address)
             self._addresses = addresses
-        self._execute(stream)
+        if not self._execute(stream):
+            raise RuntimeError(self._api.errors())
 
 
 class ContextPool:
@@ -96,11 +87,18 @@ class ContextPool:
 
     def take(self, stream: int) -> TensorRtContext:
         """Return a free context of the stream, or a new one. Raises the vendor's error, or RuntimeError with its text."""
+        free = self.take_free(stream)
+        if free is not None:
+            return free
+        with self._lock:
+            return TensorRtContext(self._api, self._api.context(self._engine))
+
+    def take_free(self, stream: int) -> TensorRtContext | None:
+        """Return a free context of the stream; None if there is none."""
         try:
             return self._free[stream].pop()
         except (KeyError, IndexError):
-            with self._lock:
-                return TensorRtContext(self._api, self._api.context(self._engine))
+            return None
 
     def give_back(self, context: TensorRtContext, stream: int) -> None:
         """Make a context free for runs on the stream. If there are too many, the ones that were free for the longest time are dropped."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 import sys
 from collections import deque
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -277,6 +278,11 @@ class CudaBackend(RuntimeBackend):
         return CudaStreamEvent(self._core)
 
     # ── other libraries' tensors ──
+
+    def accept_buffers(
+        self, call: _core.TensorCall, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
+    ) -> None:
+        call.take_buffers(DeviceBuffer, self._core, list(inputs), list(outputs))
 
     def import_tensor(self, tensor: Any, stream: int) -> DeviceBuffer | None:
         """Return a dense tensor on this device as a buffer over the same memory, ordered on ``stream``; None for any other tensor."""
