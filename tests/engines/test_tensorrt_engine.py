@@ -244,7 +244,7 @@ def test_streams_share_no_context(
     for stream in range(40):
         monkeypatch.setattr(executable._backend, "current_stream", lambda stream=stream: stream)
         executable.run_tensors({"x": x, "b": b})
-    assert len(executable._pool._free) <= 16
+    assert len(executable._pool.free) <= 16
 
 
 @pytest.mark.parametrize(

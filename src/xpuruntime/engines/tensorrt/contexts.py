@@ -77,48 +77,42 @@ class TensorRtContext:
 class ContextPool:
     """Free contexts by the stream of their last run.
 
-    A context's activations are in memory of its own, so a run on another stream would have to wait for its last one.
+    A context's activations are in memory of its own, so a run on another stream would have to wait for its last one. ``free``: the contexts by
+    stream, each in a deque that threads pop from and append to.
     """
 
     def __init__(self, api: Api, engine: Any) -> None:
         self._api, self._engine = api, engine
-        self._free: dict[int, deque[TensorRtContext]] = {}
+        self.free: dict[int, deque[TensorRtContext]] = {}
         self._lock = threading.Lock()
 
     def take(self, stream: int) -> TensorRtContext:
         """Return a free context of the stream, or a new one. Raises the vendor's error, or RuntimeError with its text."""
-        free = self.take_free(stream)
-        if free is not None:
-            return free
-        with self._lock:
-            return TensorRtContext(self._api, self._api.context(self._engine))
-
-    def take_free(self, stream: int) -> TensorRtContext | None:
-        """Return a free context of the stream; None if there is none."""
         try:
-            return self._free[stream].pop()
+            return self.free[stream].pop()
         except (KeyError, IndexError):
-            return None
+            with self._lock:
+                return TensorRtContext(self._api, self._api.context(self._engine))
 
     def give_back(self, context: TensorRtContext, stream: int) -> None:
         """Make a context free for runs on the stream. If there are too many, the ones that were free for the longest time are dropped."""
-        free = self._free.get(stream)
+        free = self.free.get(stream)
         if free is None:
             with self._lock:
-                free = self._free.setdefault(stream, deque())
+                free = self.free.setdefault(stream, deque())
         free.append(context)
-        if len(free) > _MAX_FREE or len(self._free) > _MAX_FREE:
+        if len(free) > _MAX_FREE or len(self.free) > _MAX_FREE:
             self._drop()
 
     def _drop(self) -> None:
         with self._lock:
-            while len(self._free) > _MAX_FREE:
-                del self._free[next(iter(self._free))]
-            for free in list(self._free.values()):
+            while len(self.free) > _MAX_FREE:
+                del self.free[next(iter(self.free))]
+            for free in list(self.free.values()):
                 while len(free) > _MAX_FREE:
                     free.popleft()
 
     def clear(self) -> None:
         """Drop every free context."""
         with self._lock:
-            self._free = {}
+            self.free.clear()

@@ -54,6 +54,7 @@ class TensorRtExecutable(RunsTensors):
         self._io = TensorIO(self._who, model.inputs, backend)
         self._backend = backend
         self._pool = ContextPool(vendor, engine)
+        self._free = self._pool.free
         self._calls = DeviceCalls(self._who, model.inputs, backend, self._prepared)
         self._output_names = tuple(s.name for s in model.outputs)
         tensors = vendor.tensors(engine)
@@ -99,15 +100,22 @@ class TensorRtExecutable(RunsTensors):
         if found is None:
             return None
         call, outputs, addresses, stream = found
-        pool = self._pool
-        context = pool.take_free(stream) or self._context(stream)
+        # Taken and given back here: after a vendor's run each call of a Python function takes a microsecond, since its code is no longer cached.
+        free = self._free.get(stream)
+        try:
+            context = free.pop() if free else self._context(stream)
+        except IndexError:  # another thread took it
+            context = self._context(stream)
         try:
             if context.shapes is not call.shapes:
                 context.take_shapes(call.profile, call.shapes, {}, self._output_names, stream)
             context.launch(call.names, addresses, stream)
         except Exception as error:  # RuntimeError of ``api``, or an error of the vendor's package
             raise self._failed(error) from error
-        pool.give_back(context, stream)
+        if free is None or free:
+            self._pool.give_back(context, stream)
+        else:
+            free.append(context)
         return outputs
 
     def _prepared(self, kind: TensorKind, inputs: Sequence[TensorSpec]) -> _TensorRtCall | None:
