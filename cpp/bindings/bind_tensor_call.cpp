@@ -92,22 +92,18 @@ class BufferForms {
         return reinterpret_cast<Memory>(block->address());
     }
 
-    // A new buffer for output i of work on the stream.
-    nb::object make(size_t i, size_t bytes, nb::handle stream, Memory& memory) const {
+    // Create the buffer for output i of work on the stream.
+    Status make(size_t i, size_t bytes, nb::handle stream, Memory& memory, nb::object& buffer) const {
         const StreamOrder order{true, reinterpret_cast<void*>(nb::cast<uintptr_t>(stream))};
-        auto block = core_->block(bytes, order);
-        if (!block.status.ok()) {
-            PyErr_SetString(PyExc_MemoryError, block.status.message.c_str());
-            throw nb::python_error();
-        }
-        memory = reinterpret_cast<Memory>(block.value->address());
-        const nb::object buffer = create_(type_);
-        set(buffer, names().handle, nb::cast(std::move(block.value)));
+        XPURT_ASSIGN_OR_RETURN(auto block, core_->block(bytes, order));
+        memory = reinterpret_cast<Memory>(block->address());
+        buffer = create_(type_);
+        set(buffer, names().handle, nb::cast(std::move(block)));
         set(buffer, names().spec, outputs_[i]);
         set(buffer, names().backend, backend_);
         set(buffer, names().array, nb::none());
         set(buffer, names().pending, stream);
-        return buffer;
+        return {};
     }
 
   private:
@@ -139,7 +135,8 @@ class TensorCall {
     nb::object prepare(const nb::dict& tensors) const {
         MemoryArray memory_array(forms_.count());
         Memory* const memory = memory_array.data();
-        // Copy: another thread may change the dictionary.
+        // Copy: another thread may change the dictionary. It is returned, so that the tensors live until the
+        // run is queued.
         const nb::dict inputs = nb::steal<nb::dict>(PyDict_Copy(tensors.ptr()));
         nb::object stream;
         nb::dict outputs;
@@ -157,20 +154,28 @@ class TensorCall {
             }
             for (size_t i = forms_.input_count(); i < forms_.count(); ++i) {
                 const auto bytes = static_cast<size_t>(forms_.bytes(i));
-                outputs[nb::handle(forms_.name(i))] =
-                    buffers_->make(i - forms_.input_count(), bytes, stream, memory[i]);
+                nb::object buffer;
+                Status status = buffers_->make(i - forms_.input_count(), bytes, stream, memory[i], buffer);
+                if (!status.ok()) return nb::cast(std::move(status));
+                outputs[nb::handle(forms_.name(i))] = buffer;
             }
         } else {
             const TensorLibrary* library = nullptr;
             StreamOrder order;
             if (!forms_.read(inputs, memory, library, order)) return nb::none();
-            outputs = forms_.make_outputs(*library, memory);
+            try {
+                outputs = forms_.make_outputs(*library, memory);
+            } catch (nb::python_error& error) {
+                if (!error.matches(PyExc_RuntimeError) && !error.matches(PyExc_MemoryError)) throw;
+                return nb::cast(
+                    Status{Code::no_memory, error.what(), "Free tensors, or run smaller inputs."});
+            }
             stream = on_host_ ? nb::object(backend_.attr("current_stream")())
                               : nb::object(nb::int_(reinterpret_cast<uintptr_t>(order.stream)));
         }
         nb::list addresses;
         for (size_t i = 0; i < forms_.count(); ++i) addresses.append(reinterpret_cast<uintptr_t>(memory[i]));
-        return nb::make_tuple(outputs, addresses, stream);
+        return nb::make_tuple(outputs, addresses, stream, inputs);
     }
 
   private:
@@ -199,9 +204,10 @@ void bind_tensor_call(nb::module_& m) {
              "Accept buffers of the runtime, too. inputs, outputs: their specs.")
         .def("prepare", &TensorCall::prepare, "tensors"_a,
              nb::sig("def prepare(self, tensors: dict[str, object]) -> tuple[dict[str, object], list[int], "
-                     "int] | None"),
-             "Return new outputs by name, the addresses of inputs and outputs, and the caller's stream; None "
-             "for inputs of other forms. Raises MemoryError, or RuntimeError of the tensors' library.");
+                     "int, dict[str, object]] | Status | None"),
+             "Return new outputs by name, the addresses of inputs and outputs, the caller's stream, and the "
+             "inputs, which must live until the run is queued; None for inputs of other forms; the Status of "
+             "outputs that cannot be created.");
 }
 
 }  // namespace xpurt::bindings

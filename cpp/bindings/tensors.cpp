@@ -72,8 +72,7 @@ bool wants_gradient(PyObject* tensor) {
     return nb::steal(PyObject_CallNoArgs(enabled)).is(nb::handle(Py_True));
 }
 
-// A view with the negative bit set. Views of more than one element with that bit have gaps and are copied
-// anyway.
+// A view with the negative bit set: its memory has the other signs.
 bool negated(PyObject* tensor) {
     static PyObject* const is_neg = interned("is_neg");
     const nb::object method = nb::steal(PyObject_GetAttr(tensor, is_neg));
@@ -141,7 +140,7 @@ ForeignTensor::Read ForeignTensor::read(PyObject* object) {
             exported.device.index};
     if (library->gradients) {
         if (wants_gradient(object)) return Read::gradient;
-        if (view.count() == 1 && negated(object)) return Read::unsupported;
+        if (negated(object)) return Read::unsupported;
     }
     return Read::done;
 }

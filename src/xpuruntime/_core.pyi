@@ -789,9 +789,9 @@ class TensorCall:
     def take_buffers(self, type: object, core: CudaBackend, inputs: list[object], outputs: list[object]) -> None:
         """Accept buffers of the runtime, too. inputs, outputs: their specs."""
 
-    def prepare(self, tensors: dict[str, object]) -> tuple[dict[str, object], list[int], int] | None:
+    def prepare(self, tensors: dict[str, object]) -> tuple[dict[str, object], list[int], int, dict[str, object]] | Status | None:
         """
-        Return new outputs by name, the addresses of inputs and outputs, and the caller's stream; None for inputs of other forms. Raises MemoryError, or RuntimeError of the tensors' library.
+        Return new outputs by name, the addresses of inputs and outputs, the caller's stream, and the inputs, which must live until the run is queued; None for inputs of other forms; the Status of outputs that cannot be created.
         """
 
 def set_host_kernels(find: object) -> None:

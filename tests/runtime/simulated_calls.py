@@ -7,7 +7,6 @@ import os
 import sys
 
 import numpy as np
-import pytest
 from simulated_program import N, executor, right, x_of
 
 from xpuruntime import _core
@@ -32,8 +31,9 @@ def calls() -> None:
         x = DeviceBuffer.from_numpy(x_of(1), device)
         other = DeviceBuffer.from_numpy(np.arange(6, dtype=np.int32).reshape(2, 3), device)
         made = ready.prepare({"other": other, "x": x})
-        assert made is not None
-        outputs, addresses, stream = made
+        assert isinstance(made, tuple)
+        outputs, addresses, stream, held = made
+        assert held == {"x": x, "other": other}
         assert list(outputs) == ["y", "z"]
         y, z = outputs.values()
         assert isinstance(y, DeviceBuffer)
@@ -48,7 +48,7 @@ def calls() -> None:
         assert np.array_equal(y.to_numpy(), x_of(2))
         foreign = DeviceBuffer(ForeignBlock(x.address, 4 * N, x), X, device)
         again = ready.prepare({"x": foreign, "other": other})
-        assert again is not None
+        assert isinstance(again, tuple)
         assert again[1][:2] == addresses[:2]
         assert not set(again[1][2:]) & set(addresses)
 
@@ -86,15 +86,15 @@ def order() -> None:
     one = backend.new_stream()
     queued = made.run({"input": DeviceBuffer.from_numpy(x_of(1), backend)}, stream=one.handle)["output"]
     prepared = ready.prepare({"x": queued})
-    assert prepared is not None
+    assert isinstance(prepared, tuple)
     assert not one.done
     backend.wait(prepared[2])
     assert one.done
     assert right(x_of(1), queued.to_numpy())
 
 
-def exhaustion() -> None:
-    """Without memory for an output there is a MemoryError with sizes, and the outputs before it are freed."""
+def failures() -> None:
+    """Without memory for an output, and after another failure of the driver, the status says which, and the outputs before it are freed."""
     backend = CudaBackend()
     ready = call(backend)
     tensors = {"x": DeviceBuffer.empty(X, backend), "other": DeviceBuffer.empty(OTHER, backend)}
@@ -103,15 +103,35 @@ def exhaustion() -> None:
     backend.trim()
     live = backend.memory()["live_bytes"]
     for uses in (0, 1):
-        driver.simulated_fail_after(b"cuMemAllocFromPoolAsync", 2, uses)
-        with pytest.raises(MemoryError, match=r"cannot allocate (\d+) bytes"):
-            ready.prepare(tensors)
-        driver.simulated_fail_after(b"cuMemAllocFromPoolAsync", 0, 0)
-        backend.trim()
+        for result, code, text in (
+            (2, "no_memory", "cannot allocate"),
+            (999, "call_failed", "cuMemAllocFromPoolAsync"),
+        ):
+            driver.simulated_fail_after(b"cuMemAllocFromPoolAsync", result, uses)
+            made = ready.prepare(tensors)
+            assert isinstance(made, _core.Status)
+            assert made.code == code, (made.code, made.message)
+            assert text in made.message, made.message
+            driver.simulated_fail_after(b"cuMemAllocFromPoolAsync", 0, 0)
+            backend.trim()
     backend.synchronize()
     backend.trim()
     assert backend.memory()["live_bytes"] == live
-    assert ready.prepare(tensors) is not None
+    assert isinstance(ready.prepare(tensors), tuple)
+
+
+def exported() -> None:
+    """Memory that another library read on its stream is not used again before that work is done, also after its capsule ended."""
+    backend = CudaBackend()
+    stream = backend.new_stream()
+    driver = ctypes.CDLL(os.environ["XPU_LIBCUDA"])
+    driver.simulated_calls.argtypes = (ctypes.c_char_p,)
+    x = DeviceBuffer(backend.allocate_on(4 * N, 0), X, backend)
+    x.write(x_of(1))
+    capsule = x.__dlpack__(stream=stream.handle)
+    waits = driver.simulated_calls(b"cuStreamWaitEvent")
+    del capsule, x
+    assert driver.simulated_calls(b"cuStreamWaitEvent") > waits  # it is freed after the work of both streams
 
 
 if __name__ == "__main__":

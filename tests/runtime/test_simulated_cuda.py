@@ -14,7 +14,7 @@ from support.cuda_doubles import build_libraries
 HERE = Path(__file__).resolve().parent
 MEMORY = ("memory", "pooled", "pinned")
 """Cases of simulated_memory.py."""
-CALLS = ("calls", "other_forms", "order", "exhaustion")
+CALLS = ("calls", "other_forms", "order", "failures", "exported")
 """Cases of simulated_calls.py."""
 
 

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from ..errors import OutOfMemory, XpuError
+from ..errors import OutOfMemory, RunError
 from ..types import TensorSpec
 from .device_tensors import admits
 
@@ -63,28 +63,25 @@ class DeviceCalls(Generic[Call]):
         self._lock = threading.Lock()
         self.latest: Call | None = None
 
-    def ready(self, tensors: dict[str, Any]) -> tuple[Call, dict[str, Any], list[int], int] | None:
-        """Return the call, new outputs, the addresses of inputs and outputs and the caller's stream; None for inputs that need another path.
-
-        Raises OutOfMemory.
+    def ready(
+        self, tensors: dict[str, Any]
+    ) -> tuple[Call, dict[str, Any], list[int], int, dict[str, Any]] | None:
+        """Return the call, new outputs, the addresses of inputs and outputs, the caller's stream, and the inputs, to be held until the run is
+        queued; None for inputs that need another path. Raises OutOfMemory, RunError.
         """
         call = self.latest
-        try:
-            if call is not None and (made := call.prepare(tensors)) is not None:
-                return call, *made
+        made = None if call is None else call.prepare(tensors)
+        if made is None:
             call = self._find(tensors)
-            if call is None or (made := call.prepare(tensors)) is None:
-                return None
-            self.latest = call
+            made = None if call is None else call.prepare(tensors)
+            self.latest = call if made is not None else self.latest
+        if call is None or made is None:
+            return None
+        if isinstance(made, tuple):
             return call, *made
-        except XpuError:
-            raise
-        except (RuntimeError, MemoryError) as error:  # of the tensors' library
-            sizes = ", ".join(map(str, () if call is None else call.outputs))
-            do = "Free tensors, or run smaller inputs."
-            raise OutOfMemory(
-                self._who, f"cannot allocate the outputs {sizes}", got=str(error)[:300], do=do
-            ) from error
+        kind = OutOfMemory if made.code == "no_memory" else RunError
+        sizes = ", ".join(map(str, call.outputs))
+        raise kind(self._who, f"cannot allocate the outputs {sizes}", got=made.message[:300], do=made.advice)
 
     def _find(self, tensors: Mapping[str, Any]) -> Call | None:
         """Return the call for the forms of these tensors; None for tensors that need another path."""

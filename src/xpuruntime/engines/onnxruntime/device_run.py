@@ -152,7 +152,7 @@ class OrtDeviceExecutable(OrtExecutable, RunsTensors):
         found = self._calls.ready(tensors)
         if found is None:
             return None
-        call, outputs, addresses, stream = found
+        call, outputs, addresses, stream, _held = found
         key = tuple(addresses)
         binding = call.bindings.pop(key, None)  # no other run uses it meanwhile
         if binding is None:

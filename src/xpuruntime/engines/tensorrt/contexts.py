@@ -67,8 +67,8 @@ class TensorRtContext:
         elif addresses != self._addresses:
             before, self._addresses = self._addresses, []  # unknown if binding fails
             for name, address, old in zip(names, addresses, before, strict=True):
-                if address != old:
-                    self._bind(name, address)
+                if address != old and not self._bind(name, address):
+                    raise RuntimeError(self._api.errors())
             self._addresses = addresses
         if not self._execute(stream):
             raise RuntimeError(self._api.errors())

@@ -99,7 +99,7 @@ class TensorRtExecutable(RunsTensors):
         found = None if self._engine is None else self._calls.ready(tensors)
         if found is None:
             return None
-        call, outputs, addresses, stream = found
+        call, outputs, addresses, stream, _held = found
         # Taken and given back here: after a vendor's run each call of a Python function takes a microsecond, since its code is no longer cached.
         free = self._free.get(stream)
         try:

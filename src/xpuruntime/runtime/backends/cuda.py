@@ -301,11 +301,10 @@ class CudaBackend(RuntimeBackend):
 
     def export_tensor(self, buffer: DeviceBuffer, stream: int | None) -> Any:
         """Return the buffer as a DLPack capsule, ordered on the consumer's stream (in DLPack, 1 and 2 are default streams)."""
+        consumer = 0 if stream in (None, -1, 1) else int(stream or 0)
         if buffer.pending is not None:
-            if stream is None or stream == -1:
-                self.order(0, buffer.pending)
-            else:
-                self.order(0 if stream == 1 else stream, buffer.pending)
+            self.order(consumer, buffer.pending)
+        buffer.native_handle.used_on(consumer)  # whose work may outlive the capsule
         code, bits = _code(buffer.spec.dtype)
         strides = [int(s) for s in buffer.spec.physical.strides]
         return _core.cuda_capsule(buffer.address, buffer.shape, strides, code, bits, self.index, buffer)
