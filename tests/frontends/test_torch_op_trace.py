@@ -540,3 +540,17 @@ def test_what_is_refused_is_told() -> None:
     assert traced is not None
     with torch.autocast("cpu", torch.bfloat16), pytest.raises(NotTraced, match="autocast"):
         outline_digest(model, traced.call)
+
+
+def test_a_module_that_is_refused_can_be_exported_after_it() -> None:
+    model, inputs = _parts(REFUSED["a nested graph"]())
+    assert _key((model, inputs)) is None
+    assert export_torch(model, inputs).program.graph.nodes
+
+
+def test_a_compiled_function_is_run_as_it_is() -> None:
+    compiled = torch.compile(lambda x: x.sin() * 2, backend="eager")
+    plain, other = Network(lambda m, x: compiled(m.first(x))), Network(lambda m, x: m.first(x))
+    key = _key(plain)
+    assert key not in (None, _key(other))
+    assert torch.equal(plain(X), plain.first(X).sin() * 2)

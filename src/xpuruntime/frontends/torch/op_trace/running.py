@@ -95,7 +95,8 @@ def _recorded(
         recording.input(pytree.keystr(path), leaf) if isinstance(leaf, torch.Tensor) else leaf
         for path, leaf in leaves
     ]
-    with _compiling(torch), mode, recording:
+    # What is compiled in a trace could not be compiled again outside of it; torch.cond compiles itself.
+    with torch.compiler.set_stance("force_eager"), _compiling(torch), mode, recording:
         outputs, spec = pytree.tree_flatten(run(inputs, structure))
         if recording.refused:
             raise NotTraced(recording.refused)
