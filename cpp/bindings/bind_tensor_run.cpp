@@ -3,7 +3,6 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
-#include <array>
 #include <optional>
 
 #include "bindings.h"
@@ -16,35 +15,17 @@ using namespace nb::literals;
 namespace xpurt::bindings {
 namespace {
 
-// The addresses of one run's inputs and outputs, on the stack unless there are many.
-class MemoryArray {
-  public:
-    explicit MemoryArray(size_t count) {
-        if (count > inline_count) heap_.resize(count);
-    }
-    Memory* data() noexcept { return heap_.empty() ? inline_.data() : heap_.data(); }
-
-  private:
-    static constexpr size_t inline_count = 32;
-    std::array<Memory, inline_count> inline_;
-    std::vector<Memory> heap_;
-};
-
 // Runs a program on tensors that are already on its device.
 class TensorRun {
   public:
-    // name, shape, DLPack's (code, bits), NumPy's dtype
-    using PyForm = std::tuple<nb::str, std::vector<int64_t>, std::tuple<uint8_t, uint8_t>, nb::object>;
+    using PyForm = TensorForms::PyForm;
 
     TensorRun(nb::object executor, const std::vector<PyForm>& inputs, const std::vector<PyForm>& outputs,
               int32_t device_type, int32_t device_index, bool borrows_arena)
-        : executor_(std::move(executor)), device_type_(device_type), device_index_(device_index) {
-        for (const auto* const side : {&inputs, &outputs})
-            for (const auto& [name, shape, dtype, array_dtype] : *side) {
-                const auto [code, bits] = dtype;
-                io_forms_.push_back({name, TensorFactory(shape, code, bits, array_dtype)});
-            }
-        input_count_ = inputs.size();
+        : executor_(std::move(executor)),
+          forms_(inputs, outputs, device_type, device_index),
+          device_type_(device_type),
+          device_index_(device_index) {
         const size_t bytes = nb::cast<const PyExecutor&>(executor_).core->arena_bytes();
         if (borrows_arena && bytes > 0)
             arena_form_.emplace(std::vector<int64_t>{static_cast<int64_t>(bytes)}, uint8_t{1}, uint8_t{8},
@@ -55,27 +36,20 @@ class TensorRun {
     bool fits(const nb::dict& tensors) const {
         StreamOrder order;
         const TensorLibrary* library = nullptr;
-        return read(tensors, nullptr, library, order);
+        return forms_.read(tensors, nullptr, library, order);
     }
 
     // Return the outputs by name, queued on the tensors' current stream; None if the tensors are not all of
     // one library, on the device and of the right shape and dtype; or the Status of a failed run.
     nb::object run(nb::handle weights, const nb::dict& tensors, const StopFlag* stop) const {
-        const size_t count = io_forms_.size();
-        MemoryArray memory_array(count);
+        MemoryArray memory_array(forms_.count());
         Memory* const memory = memory_array.data();
         const TensorLibrary* library = nullptr;
         StreamOrder order;
         // Copy: another thread may change the dictionary during the run.
         const nb::dict inputs = nb::steal<nb::dict>(PyDict_Copy(tensors.ptr()));
-        if (!read(inputs, memory, library, order)) return nb::none();
-        nb::dict outputs;
-        for (size_t i = input_count_; i < count; ++i) {
-            const nb::object tensor =
-                nb::steal(io_forms_[i].form.make(*library, device_type_, device_index_, memory[i]));
-            if (!tensor.is_valid()) throw nb::python_error();
-            outputs[io_forms_[i].name] = tensor;
-        }
+        if (!forms_.read(inputs, memory, library, order)) return nb::none();
+        const nb::object outputs = forms_.make_outputs(*library, memory);
         const PyExecutor& executor = nb::cast<const PyExecutor&>(executor_);
         Executor::Run run;
         // The library reuses its memory in the order of the stream, so that the tensor may end before the
@@ -87,7 +61,7 @@ class TensorRun {
         }
         run.weights = &nb::cast<const PyWeightBindings&>(weights).core;
         run.inputs = memory;
-        run.outputs = memory + input_count_;
+        run.outputs = memory + forms_.input_count();
         run.order = order;
         run.stop = stop == nullptr ? nullptr : &stop->set;
         const Status status = [&] {
@@ -98,33 +72,8 @@ class TensorRun {
     }
 
   private:
-    // Check the inputs and store their addresses in `memory`, unless it is null.
-    bool read(const nb::dict& tensors, Memory* memory, const TensorLibrary*& library,
-              StreamOrder& order) const {
-        if (tensors.size() != input_count_ || input_count_ == 0) return false;
-        for (size_t i = 0; i < input_count_; ++i) {
-            PyObject* const object = PyDict_GetItem(tensors.ptr(), io_forms_[i].name.ptr());
-            ForeignTensor tensor;
-            if (object == nullptr || tensor.read(object) != ForeignTensor::Read::done) return false;
-            tensor.writeable = true;  // inputs are only read
-            if (!io_forms_[i].form.fits(tensor, device_type_, device_index_)) return false;
-            if (library == nullptr) {
-                library = tensor.library;
-                if (memory != nullptr && !tensor.order(order)) throw nb::python_error();
-            }
-            if (library->api != tensor.library->api) return false;
-            if (memory != nullptr) memory[i] = tensor.view.data;
-        }
-        return true;
-    }
-
-    struct NamedForm {
-        nb::str name;
-        TensorFactory form;
-    };
     nb::object executor_;
-    std::vector<NamedForm> io_forms_;  // inputs, then outputs
-    size_t input_count_ = 0;
+    TensorForms forms_;
     std::optional<TensorFactory> arena_form_;  // if set: each run takes its arena from the tensors' library
     int32_t device_type_, device_index_;
 };

@@ -19,5 +19,6 @@ void bind_host_kernels(nanobind::module_& m);
 void bind_tensors(nanobind::module_& m);
 void bind_ops(nanobind::module_& m);
 void bind_tensor_run(nanobind::module_& m);
+void bind_tensor_call(nanobind::module_& m);
 
 }  // namespace xpurt::bindings

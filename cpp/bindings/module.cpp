@@ -18,5 +18,6 @@ NB_MODULE(_core, m) {
     xpurt::bindings::bind_tensors(m);
     xpurt::bindings::bind_ops(m);
     xpurt::bindings::bind_tensor_run(m);
+    xpurt::bindings::bind_tensor_call(m);
     xpurt::bindings::bind_host_kernels(m);
 }

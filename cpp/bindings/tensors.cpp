@@ -72,8 +72,7 @@ bool wants_gradient(PyObject* tensor) {
     return nb::steal(PyObject_CallNoArgs(enabled)).is(nb::handle(Py_True));
 }
 
-// A view with the negative bit set. Views of more than one element with that bit have gaps and are copied
-// anyway.
+// A view with the negative bit set: its memory has the other signs.
 bool negated(PyObject* tensor) {
     static PyObject* const is_neg = interned("is_neg");
     const nb::object method = nb::steal(PyObject_GetAttr(tensor, is_neg));
@@ -141,7 +140,7 @@ ForeignTensor::Read ForeignTensor::read(PyObject* object) {
             exported.device.index};
     if (library->gradients) {
         if (wants_gradient(object)) return Read::gradient;
-        if (view.count() == 1 && negated(object)) return Read::unsupported;
+        if (negated(object)) return Read::unsupported;
     }
     return Read::done;
 }
@@ -195,6 +194,46 @@ bool TensorFactory::fits(const ForeignTensor& tensor, int32_t device_type,
     return view.rank == static_cast<int32_t>(shape_.size()) && view.code == code_ && view.bits == bits_ &&
            view.device_type == device_type && view.device_index == device_index && tensor.writeable &&
            std::equal(shape_.begin(), shape_.end(), view.shape) && view.dense();
+}
+
+TensorForms::TensorForms(const std::vector<PyForm>& inputs, const std::vector<PyForm>& outputs,
+                         int32_t device_type, int32_t device_index)
+    : input_count_(inputs.size()), device_type_(device_type), device_index_(device_index) {
+    for (const auto* const side : {&inputs, &outputs})
+        for (const auto& [name, shape, dtype, array_dtype] : *side) {
+            const auto [code, bits] = dtype;
+            forms_.push_back({name, TensorFactory(shape, code, bits, array_dtype)});
+        }
+}
+
+bool TensorForms::read(const nb::dict& tensors, Memory* memory, const TensorLibrary*& library,
+                       StreamOrder& order) const {
+    if (tensors.size() != input_count_ || input_count_ == 0) return false;
+    for (size_t i = 0; i < input_count_; ++i) {
+        PyObject* const object = PyDict_GetItem(tensors.ptr(), name(i));
+        ForeignTensor tensor;
+        if (object == nullptr || tensor.read(object) != ForeignTensor::Read::done) return false;
+        tensor.writeable = true;  // inputs are only read
+        if (!forms_[i].form.fits(tensor, device_type_, device_index_)) return false;
+        if (library == nullptr) {
+            library = tensor.library;
+            if (memory != nullptr && !tensor.order(order)) throw nb::python_error();
+        }
+        if (library->api != tensor.library->api) return false;
+        if (memory != nullptr) memory[i] = tensor.view.data;
+    }
+    return true;
+}
+
+nb::dict TensorForms::make_outputs(const TensorLibrary& library, Memory* memory) const {
+    nb::dict outputs;
+    for (size_t i = input_count_; i < count(); ++i) {
+        const nb::object tensor =
+            nb::steal(forms_[i].form.make(library, device_type_, device_index_, memory[i]));
+        if (!tensor.is_valid()) throw nb::python_error();
+        outputs[forms_[i].name] = tensor;
+    }
+    return outputs;
 }
 
 void bind_tensors(nb::module_& m) {

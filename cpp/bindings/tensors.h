@@ -6,6 +6,8 @@
 
 #include <array>
 #include <cstdint>
+#include <tuple>
+#include <vector>
 
 #include "dlpack_exchange.h"
 #include "xpurt/dispatcher.h"
@@ -82,6 +84,52 @@ class TensorFactory {
     uint8_t code_, bits_;
     int64_t bytes_;
     nanobind::object array_arguments_;  // arguments of numpy.empty
+};
+
+// The inputs and outputs of runs on tensors of one set of forms.
+class TensorForms {
+  public:
+    // name, shape, DLPack's (code, bits), NumPy's dtype
+    using PyForm =
+        std::tuple<nanobind::str, std::vector<int64_t>, std::tuple<uint8_t, uint8_t>, nanobind::object>;
+
+    TensorForms(const std::vector<PyForm>& inputs, const std::vector<PyForm>& outputs, int32_t device_type,
+                int32_t device_index);
+
+    size_t input_count() const noexcept { return input_count_; }
+    size_t count() const noexcept { return forms_.size(); }
+    PyObject* name(size_t i) const noexcept { return forms_[i].name.ptr(); }
+    int64_t bytes(size_t i) const noexcept { return forms_[i].form.bytes(); }
+
+    // Check the inputs, which must be tensors of one library. Unless `memory` is null, store their addresses
+    // there and the stream of a run in `order`.
+    bool read(const nanobind::dict& tensors, Memory* memory, const TensorLibrary*& library,
+              StreamOrder& order) const;
+    // New outputs by name, in the inputs' library; their addresses follow those of the inputs.
+    nanobind::dict make_outputs(const TensorLibrary& library, Memory* memory) const;
+
+  private:
+    struct NamedForm {
+        nanobind::str name;
+        TensorFactory form;
+    };
+    std::vector<NamedForm> forms_;  // inputs, then outputs
+    size_t input_count_ = 0;
+    int32_t device_type_, device_index_;
+};
+
+// The addresses of one run's inputs and outputs, on the stack unless there are many.
+class MemoryArray {
+  public:
+    explicit MemoryArray(size_t count) {
+        if (count > inline_count) heap_.resize(count);
+    }
+    Memory* data() noexcept { return heap_.empty() ? inline_.data() : heap_.data(); }
+
+  private:
+    static constexpr size_t inline_count = 32;
+    std::array<Memory, inline_count> inline_;
+    std::vector<Memory> heap_;
 };
 
 }  // namespace xpurt::bindings

@@ -241,6 +241,11 @@ TEST_CASE("a small block of the default stream is kept for the next one of its s
         both->used_on(mine->handle());
     }
     CHECK(freed() == few + 5);
+    for (int size = 1; size <= 40; ++size) REQUIRE(on->block(static_cast<size_t>(size), order).status.ok());
+    { const auto new_size = on->block(404, order).value; }  // the oldest makes room
+    const int present = allocated();
+    { const auto same_size = on->block(404, order).value; }
+    CHECK(allocated() == present);
     std::vector<std::shared_ptr<CudaBlock>> many;
     for (int i = 0; i < 40; ++i) many.push_back(on->block(400, order).value);
     many.clear();

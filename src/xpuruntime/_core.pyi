@@ -779,5 +779,20 @@ class TensorRun:
 
     def run(self, weights: WeightBindings, tensors: dict[str, object], stop: Stop | None = None) -> dict[str, object] | Status | None: ...
 
+class TensorCall:
+    """
+    Checks the inputs and creates the outputs of a call on tensors of one set of forms, on one device.
+    """
+
+    def __init__(self, inputs: Sequence[tuple[str, Sequence[int], tuple[int, int], object]], outputs: Sequence[tuple[str, Sequence[int], tuple[int, int], object]], device_type: int, device_index: int, backend: object) -> None: ...
+
+    def take_buffers(self, type: object, core: CudaBackend, inputs: list[object], outputs: list[object]) -> None:
+        """Accept buffers of the runtime, too. inputs, outputs: their specs."""
+
+    def prepare(self, tensors: dict[str, object]) -> tuple[dict[str, object], list[int], int, dict[str, object]] | Status | None:
+        """
+        Return new outputs by name, the addresses of inputs and outputs, the caller's stream, and the inputs, which must live until the run is queued; None for inputs of other forms; the Status of outputs that cannot be created.
+        """
+
 def set_host_kernels(find: object) -> None:
     """Set the lookup of Python functions that plans call."""

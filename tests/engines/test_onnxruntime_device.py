@@ -127,7 +127,8 @@ def test_a_binding_is_reused_for_the_same_memory(make: Make) -> None:
     executable.run_tensors({"x": x})
     (call,) = executable._calls._calls.values()
     assert call is not None
-    call._makers = (lambda stream: outputs,)
+    prepare = call.prepare
+    call.prepare = lambda tensors: ({"y": outputs}, [tensors["x"].data_ptr(), outputs.data_ptr()], 0, tensors)
     executable.run_tensors({"x": x})
     bound = set(call.bindings.values())
     for seed in range(5):
@@ -135,9 +136,24 @@ def test_a_binding_is_reused_for_the_same_memory(make: Make) -> None:
         executable.run_tensors({"x": x})
         assert torch.equal(outputs, x.relu())
     assert set(call.bindings.values()) == bound
+    call.prepare = prepare
     for _ in range(100):
         executable.run_tensors({"x": torch.randn(3, 4)})
     assert len(call.bindings) <= 9
+
+
+def test_views_with_the_negative_bit(make: Make) -> None:
+    """Their memory has the other signs. Before and after a run has prepared their forms."""
+    torch = pytest.importorskip("torch")
+    executable = relu(make)
+    x = torch.randn(3, 4)
+    dense = torch.complex(torch.randn(3, 4), x).conj().imag.as_strided((3, 4), (4, 1))
+    assert dense.is_neg()
+    assert dense.is_contiguous()
+    for _ in range(2):
+        for given in (torch._neg_view(x), dense, torch._neg_view(x[:1, :])):
+            assert torch.equal(executable.run_tensors({"x": given})[0], given.relu())
+        assert torch.equal(executable.run_tensors({"x": x})[0], x.relu())
 
 
 def test_prepared_runs_in_threads(make: Make) -> None:

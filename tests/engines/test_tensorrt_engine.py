@@ -221,6 +221,26 @@ def test_a_run_on_known_shapes_gives_a_context_only_new_addresses(
     assert executable.try_run_tensors({"x": x, "b": b}) is None
 
 
+def test_an_address_that_the_vendor_refuses_ends_the_run(
+    vendor: Api, make: Callable[..., onnx.ModelProto], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch = pytest.importorskip("torch")
+    refused, binder = list[str](), vendor.binder
+    monkeypatch.setattr(
+        vendor, "binder", lambda c: lambda name, at: name not in refused and binder(c)(name, at)
+    )
+    executable = loaded(open_net(make), ask(profiles="batch=1:2:4 seq=1:8:16"))
+    x, b = torch.randn(2, 3, 4), torch.arange(4.0)
+    kept = [executable.run_tensors({"x": x, "b": b})[0] for _ in range(3)]
+    for name in ("x", "y"):
+        refused[:] = [name]
+        with pytest.raises(RunError, match="TensorRT failed while running"):
+            executable.run_tensors({"x": x.clone(), "b": b})
+        refused.clear()
+        assert torch.equal(executable.run_tensors({"x": x.clone(), "b": b})[0], x.relu() + b)
+    assert all(torch.equal(y, x.relu() + b) for y in kept)
+
+
 def test_streams_share_no_context(
     vendor: Api, make: Callable[..., onnx.ModelProto], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -244,7 +264,7 @@ def test_streams_share_no_context(
     for stream in range(40):
         monkeypatch.setattr(executable._backend, "current_stream", lambda stream=stream: stream)
         executable.run_tensors({"x": x, "b": b})
-    assert len(executable._pool._free) <= 16
+    assert len(executable._pool.free) <= 16
 
 
 @pytest.mark.parametrize(

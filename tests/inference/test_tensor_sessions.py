@@ -53,6 +53,15 @@ def test_tensors_and_arrays(session: xrt.InferenceSession) -> None:
     right(session.run_async({"x": X, "y": Y}).result())
 
 
+def test_views_with_the_negative_bit(session: xrt.InferenceSession) -> None:
+    """Their memory has the other signs, also where it is dense."""
+    dense = torch.complex(torch.randn(3, 4), X).conj().imag.as_strided((3, 4), (4, 1))
+    assert dense.is_neg()
+    assert dense.is_contiguous()
+    for given in (torch._neg_view(X), dense):
+        right(session.run({"x": given, "y": Y}), given.resolve_neg(), Y)
+
+
 def test_results_are_fresh_each_time(session: xrt.InferenceSession) -> None:
     first, second = session.run({"x": X, "y": Y}), session.run({"x": X, "y": Y})
     assert first["product"].data_ptr() != second["product"].data_ptr()

@@ -14,6 +14,8 @@ from support.cuda_doubles import build_libraries
 HERE = Path(__file__).resolve().parent
 MEMORY = ("memory", "pooled", "pinned")
 """Cases of simulated_memory.py."""
+CALLS = ("calls", "other_forms", "order", "failures", "exported")
+"""Cases of simulated_calls.py."""
 
 
 @pytest.fixture(scope="module")
@@ -37,10 +39,12 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
         "streams",
         "constants",
         *MEMORY,
+        *CALLS,
     ],
 )
 def test_over_the_simulated_driver(case: str, built: Mapping[str, Path]) -> None:
-    script = "simulated_memory.py" if case in MEMORY else "simulated_cuda.py"
+    scripts = dict.fromkeys(MEMORY, "simulated_memory.py") | dict.fromkeys(CALLS, "simulated_calls.py")
+    script = scripts.get(case, "simulated_cuda.py")
     command = [sys.executable, str(HERE / script), case, str(built["simulated_kernels"])]
     cupti = "/nonexistent/cupti.so" if case == "unobserved" else str(built["simulated_cupti"])
     environment = {**os.environ, "XPU_LIBCUDA": str(built["simulated_driver"]), "XPU_LIBCUPTI": cupti}

@@ -1,7 +1,7 @@
 """Runs of a vendor engine on tensors whose forms were seen before: checked and prepared once for each set of forms.
 
-A later run reads the addresses, creates the outputs and calls the vendor. Tensors that cannot be read in place take the path of
-``device_tensors``, which converts them or raises.
+A later run makes one call into the core, which reads the addresses and creates the outputs, and one of the vendor. Tensors that cannot be read in
+place take the path of ``device_tensors``, which converts them or raises.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from ..errors import OutOfMemory, XpuError
+from ..errors import OutOfMemory, RunError
 from ..types import TensorSpec
 from .device_tensors import admits
 
@@ -28,34 +28,15 @@ _NEW: Any = object()
 class DeviceCall:
     """A run on inputs of one set of forms. ``inputs`` and ``outputs`` are their specs."""
 
-    __slots__ = ("_makers", "inputs", "kind", "outputs")
+    __slots__ = ("inputs", "outputs", "prepare")
 
     def __init__(
-        self,
-        kind: TensorKind,
-        inputs: Sequence[TensorSpec],
-        outputs: Sequence[TensorSpec],
-        makers: Sequence[Callable[[int], Any]],
+        self, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], backend: RuntimeBackend
     ) -> None:
-        self.kind, self.inputs, self.outputs, self._makers = (
-            kind,
-            tuple(inputs),
-            tuple(outputs),
-            tuple(makers),
-        )
+        from ..runtime.execution.tensor_run import tensor_call
 
-    def create_outputs(self, stream: int, who: str) -> list[Any]:
-        """Return new tensors for the outputs of a run on the stream. Raises OutOfMemory."""
-        try:
-            return [make(stream) for make in self._makers]
-        except XpuError:
-            raise
-        except (RuntimeError, MemoryError) as error:  # of the tensors' library
-            sizes = ", ".join(map(str, self.outputs))
-            do = "Free tensors, or run smaller inputs."
-            raise OutOfMemory(
-                who, f"cannot allocate the outputs {sizes}", got=str(error)[:300], do=do
-            ) from error
+        self.inputs, self.outputs = tuple(inputs), tuple(outputs)
+        self.prepare = tensor_call(inputs, outputs, backend).prepare
 
 
 Call = TypeVar("Call", bound=DeviceCall)
@@ -65,54 +46,72 @@ class DeviceCalls(Generic[Call]):
     """The prepared calls of one executable, by the forms of their inputs.
 
     prepare: returns the call for inputs of these specs; None if they need another path.
+    latest:  the call of the last run, whose forms the next one probably has.
     """
 
     def __init__(
         self,
+        who: str,
         inputs: Sequence[TensorSpec],
         backend: RuntimeBackend,
         prepare: Callable[[TensorKind, Sequence[TensorSpec]], Call | None],
     ) -> None:
-        self._specs, self._backend, self._prepare = tuple(inputs), backend, prepare
+        self._who, self._specs, self._backend, self._prepare = who, tuple(inputs), backend, prepare
         self._names = tuple(s.name for s in inputs)
         self._kinds: dict[type, TensorKind | None] = {}
         self._calls: dict[tuple[Any, ...], Call | None] = {}
         self._lock = threading.Lock()
+        self.latest: Call | None = None
 
-    def find(self, tensors: Mapping[str, Any]) -> tuple[Call, list[int], int] | None:
-        """Return the call, the inputs' addresses and the caller's stream; None for inputs that need another path."""
+    def ready(
+        self, tensors: dict[str, Any]
+    ) -> tuple[Call, dict[str, Any], list[int], int, dict[str, Any]] | None:
+        """Return the call, new outputs, the addresses of inputs and outputs, the caller's stream, and the inputs, to be held until the run is
+        queued; None for inputs that need another path. Raises OutOfMemory, RunError.
+        """
+        call = self.latest
+        made = None if call is None else call.prepare(tensors)
+        if made is None:
+            call = self._find(tensors)
+            made = None if call is None else call.prepare(tensors)
+            self.latest = call if made is not None else self.latest
+        if call is None or made is None:
+            return None
+        if isinstance(made, tuple):
+            return call, *made
+        kind = OutOfMemory if made.code == "no_memory" else RunError
+        sizes = ", ".join(map(str, call.outputs))
+        raise kind(self._who, f"cannot allocate the outputs {sizes}", got=made.message[:300], do=made.advice)
+
+    def _find(self, tensors: Mapping[str, Any]) -> Call | None:
+        """Return the call for the forms of these tensors; None for tensors that need another path."""
         if len(tensors) != len(self._names):
             return None
         kind: TensorKind | None = None
-        stream = 0
         forms: list[Any] = []
-        addresses: list[int] = []
         for name in self._names:
             tensor = tensors.get(name)
             its = self._kinds.get(type(tensor), _NEW)
-            if its is not kind or kind is None:
-                if its is _NEW:
-                    its = self._kind(type(tensor))
-                if its is None or (kind is not None and its is not kind):
-                    return None
-                kind, stream = its, self._backend.current_stream()
-            form = kind.form(tensor, stream)
+            if its is _NEW:
+                its = self._kind(type(tensor))
+            if its is None or (kind is not None and its is not kind):
+                return None
+            kind = its
+            form = kind.form(tensor)
             if form is None:
                 return None
             forms.append(form)
-            addresses.append(kind.address(tensor))
         if kind is None:
             return None
         key = (kind, *forms)
         call = self._calls.get(key, _NEW)
-        if call is _NEW:
-            call = self._new(kind, key)
-        return None if call is None else (call, addresses, stream)
+        return self._new(kind, key) if call is _NEW else call
 
     def clear(self) -> None:
         """Forget every call."""
         with self._lock:
             self._calls.clear()
+        self.latest = None
 
     def _kind(self, of: type) -> TensorKind | None:
         from ..runtime.memory.tensor_kinds import tensor_kind

@@ -355,9 +355,20 @@ class InferenceSession:
         once. ONNX Runtime's form ``run(names, feeds)`` returns a list of the named outputs, or of all for None.
         Raises InputError for a wrong name, dtype, rank, shape or byte order, RunTimeout, RunCancelled, RunError with the vendor's text.
         """
+        # Tensors of the device by name: without another call in between, see the engines' ``try_run_tensors``.
+        tried = (
+            self._try_tensors is not None
+            and feeds is None
+            and type(inputs) is dict
+            and not named
+            and trace.RING is None
+        )
+        if tried and (quick := self._try_tensors(inputs)) is not None:  # type: ignore[misc]
+            next(self._count)
+            return quick
         if feeds is not None:
             return pick(self._run(feeds, {}, None), inputs, run_options, self._feeds.who)
-        return self._run(inputs, named, None)
+        return self._run(inputs, named, None, tried)
 
     def run_async(
         self, inputs: Mapping[str, Any] | Sequence[Any] | None = None, /, **named: Any
@@ -368,14 +379,15 @@ class InferenceSession:
         """
         return self._async.start(lambda future: self._run(inputs, named, future))
 
-    def _run(self, inputs: Any, named: dict[str, Any], token: Any) -> dict[str, Any]:
+    def _run(self, inputs: Any, named: dict[str, Any], token: Any, tried: bool = False) -> dict[str, Any]:
+        """Run. tried: the device's own path was tried with these inputs, and does not take them."""
         if inputs is None:
             inputs = named
         elif type(inputs) is not dict:
             inputs = self._as_mapping(inputs, named)
         elif named:
             inputs = {**inputs, **named}
-        if self._try_tensors is not None:
+        if self._try_tensors is not None and not tried:
             quick = (
                 self._try_tensors(inputs) if trace.RING is None else self._queued(self._try_tensors, inputs)
             )

@@ -146,9 +146,17 @@ bool Device::try_release(CUdeviceptr memory, size_t bytes, CUstream stream) noex
 }
 
 bool Device::keep(CUdeviceptr memory, size_t bytes) noexcept {
-    const std::lock_guard<std::mutex> lock(counting_);
-    if (bytes > max_kept_bytes || kept_.size() >= max_kept_blocks) return false;
-    kept_.push_back({bytes, memory});  // of the capacity that start() reserved
+    if (bytes > max_kept_bytes) return false;
+    CUdeviceptr oldest = 0;
+    {
+        const std::lock_guard<std::mutex> lock(counting_);
+        if (kept_.size() >= max_kept_blocks) {
+            oldest = kept_.front().memory;
+            kept_.erase(kept_.begin());
+        }
+        kept_.push_back({bytes, memory});  // of the capacity that start() reserved
+    }
+    release(oldest, nullptr);
     return true;
 }
 
@@ -158,8 +166,7 @@ CUdeviceptr Device::take_kept(size_t bytes) noexcept {
                                     [bytes](const KeptBlock& each) { return each.bytes == bytes; });
     if (found == kept_.rend()) return 0;
     const CUdeviceptr memory = found->memory;
-    *found = kept_.back();
-    kept_.pop_back();
+    kept_.erase(std::next(found).base());
     reuses_ += 1;
     return memory;
 }
@@ -245,7 +252,7 @@ MemoryStatistics Device::statistics() {
     const std::lock_guard<std::mutex> lock(counting_);
     MemoryStatistics statistics;
     size_t kept = 0;
-    for (const KeptBlock& each : kept_) kept += each.bytes;
+    for (const KeptBlock& each : kept_) kept += each.bytes;  // peak_bytes counts them, too
     used -= std::min<uint64_t>(used, kept);
     statistics.live_bytes = static_cast<int64_t>(used);
     statistics.peak_bytes = static_cast<int64_t>(high);

@@ -76,7 +76,7 @@ class Device {
     void release_kept() noexcept;
 
     // A small block that was freed in the order of the default stream, which never ends. Its next allocation
-    // of this size gets the block without a call of the driver.
+    // of this size gets the block without a call of the driver. The oldest is freed if there are too many.
     struct KeptBlock {
         size_t bytes;
         CUdeviceptr memory;

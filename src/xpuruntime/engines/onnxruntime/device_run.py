@@ -76,7 +76,7 @@ class OrtDeviceExecutable(OrtExecutable, RunsTensors):
         self._queued = ort().RunOptions()  # read by every run, written by none
         self._queued.add_run_config_entry(*_NO_WAIT)
         self._run_bound: Any = run_bound(self._session)
-        self._calls = DeviceCalls(model.inputs, backend, self._prepared)
+        self._calls = DeviceCalls(self._who, model.inputs, backend, self._prepared)
         self._fixed = FixedMemory(self) if values.get(GRAPH) == "1" else None
 
     @property
@@ -120,8 +120,8 @@ class OrtDeviceExecutable(OrtExecutable, RunsTensors):
         self.alive()
         if self._fixed is not None:
             raise self._graph_error("tensors of the device")
-        if (outputs := self._run_prepared(tensors)) is not None:
-            return outputs
+        if (outputs := self.try_run_tensors(dict(tensors))) is not None:
+            return list(outputs.values())
         stream = self._io.stream()
         buffers = self._io.imported(tensors, stream)
         binding = self._session.io_binding()
@@ -149,29 +149,27 @@ class OrtDeviceExecutable(OrtExecutable, RunsTensors):
         """Run on tensors whose forms were checked before; None for others, and for a session that takes no tensors."""
         if self._session is None or self._fixed is not None:
             return None
-        outputs = self._run_prepared(tensors)
-        return None if outputs is None else dict(zip(self._names, outputs, strict=True))
+        found = self._calls.ready(tensors)
+        if found is None:
+            return None
+        call, outputs, addresses, stream, _held = found
+        key = tuple(addresses)
+        binding = call.bindings.pop(key, None)  # no other run uses it meanwhile
+        if binding is None:
+            binding = self._bound(call, key)
+        own = self._own
+        if own is None or own == stream:
+            self.execute(binding)
+        else:
+            self._execute_between(own, stream, binding)
+        call.bindings[key] = binding
+        return outputs
 
     def close(self) -> None:
         """Free the session and its bindings. Further calls raise RunError."""
         super().close()
         self._run_bound = self._closed
         self._calls.clear()
-
-    def _run_prepared(self, tensors: Mapping[str, Any]) -> list[Any] | None:
-        found = self._calls.find(tensors)
-        if found is None:
-            return None
-        call, addresses, stream = found
-        outputs = call.create_outputs(stream, self._who)
-        key = (*addresses, *map(call.kind.address, outputs))
-        binding = call.bindings.pop(key, None)  # no other run uses it meanwhile
-        if binding is None:
-            binding = self._bound(call, key)
-        self._execute_on(stream, binding)
-        call.bindings[key] = binding
-        call.kind.written(outputs, stream)
-        return outputs
 
     def _prepared(self, kind: TensorKind, inputs: Sequence[TensorSpec]) -> _OrtCall | None:
         """Return the call for inputs of these specs; None if the inputs' sizes do not decide the outputs'."""
@@ -181,10 +179,10 @@ class OrtDeviceExecutable(OrtExecutable, RunsTensors):
             for s, shape in zip(self.outputs, shapes, strict=True)
             if shape is not None
         ]
-        makers = [make for s in outputs if s.size_bytes and (make := kind.maker(s)) is not None]
-        if len(makers) < len(self.outputs):  # includes outputs without elements, which have no address
+        # Outputs without elements have no address.
+        if len(outputs) < len(self.outputs) or not all(s.size_bytes and kind.has(s.dtype) for s in outputs):
             return None
-        return _OrtCall(kind, inputs, outputs, makers)
+        return _OrtCall(inputs, outputs, self._backend)
 
     def _bound(self, call: _OrtCall, addresses: tuple[int, ...]) -> Any:
         """Return a binding of memory at the addresses of a call's inputs and outputs: a new one, or the oldest with its other addresses replaced."""
@@ -208,7 +206,10 @@ class OrtDeviceExecutable(OrtExecutable, RunsTensors):
         own = self._own
         if own is None or own == stream:
             self.execute(binding)
-            return
+        else:
+            self._execute_between(own, stream, binding)
+
+    def _execute_between(self, own: int, stream: int, binding: Any) -> None:
         self._backend.order(own, stream)
         self.execute(binding)
         self._backend.order(stream, own)

@@ -274,25 +274,23 @@ class Api:
             raise RuntimeError(f"the inputs {', '.join(missing)} do not decide the outputs' shapes")
         return {name: tuple(context.get_tensor_shape(name)) for name in outputs}
 
-    def binder(self, context: Any) -> Callable[[str, int], Any]:
-        """Return a function that gives a context the address of an input or output. It holds until another is given."""
-        bind: Callable[[str, int], Any] = context.set_tensor_address
+    def binder(self, context: Any) -> Callable[[str, int], bool]:
+        """Return a function that gives a context the address of an input or output, and returns False for a failure. It holds until another
+        is given.
+        """
+        bind: Callable[[str, int], bool] = context.set_tensor_address
         return bind
 
     def bind(self, context: Any, addresses: Mapping[str, int]) -> None:
-        """Give a context the addresses of inputs and outputs."""
+        """Give a context the addresses of inputs and outputs. Raises RuntimeError with the vendor's text."""
         bind = self.binder(context)
         for name, address in addresses.items():
-            bind(name, address)
+            if not bind(name, address):
+                raise RuntimeError(self.errors())
 
-    def launcher(self, context: Any) -> Callable[[int], None]:
-        """Return a function that queues one run of a context on a stream. It raises RuntimeError with the vendor's text."""
-        execute, errors = context.execute_async_v3, self.errors
-
-        def launch(stream: int) -> None:
-            if not execute(stream):
-                raise RuntimeError(errors())
-
+    def launcher(self, context: Any) -> Callable[[int], bool]:
+        """Return a function that queues one run of a context on a stream, and returns False for a failure."""
+        launch: Callable[[int], bool] = context.execute_async_v3
         return launch
 
     def inspect(self, engine: Any) -> str:

@@ -17,25 +17,15 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 class TensorRtContext:
-    """An execution context with its profile, shapes and addresses. One run at a time."""
+    """An execution context with its profile, shapes and addresses. One run at a time. ``shapes``: those it was given last."""
 
-    __slots__ = (
-        "_addresses",
-        "_api",
-        "_bind",
-        "_execute",
-        "_names",
-        "_outputs",
-        "_profile",
-        "_shapes",
-        "vendor",
-    )
+    __slots__ = ("_addresses", "_api", "_bind", "_execute", "_names", "_outputs", "_profile", "shapes", "vendor")  # fmt: skip
 
     def __init__(self, api: Api, vendor: Any) -> None:
         self._api, self.vendor = api, vendor
         self._bind, self._execute = api.binder(vendor), api.launcher(vendor)
         self._profile = -1
-        self._shapes: Shapes | None = None
+        self.shapes: Shapes | None = None
         self._outputs: Shapes = {}
         self._names: tuple[str, ...] = ()
         self._addresses: list[int] = []
@@ -54,17 +44,17 @@ class TensorRtContext:
 
         Raises RuntimeError with the vendor's text.
         """
-        if self._shapes is not None and profile == self._profile and not by_values:
-            if shapes is self._shapes:
+        if self.shapes is not None and profile == self._profile and not by_values:
+            if shapes is self.shapes:
                 return self._outputs
-            if shapes == self._shapes:
-                self._shapes = shapes  # equal by identity next time
+            if shapes == self.shapes:
+                self.shapes = shapes  # equal by identity next time
                 return self._outputs
-        self._shapes = None
+        self.shapes = None
         self._names, self._addresses = (), []
         self._api.use_profile(self.vendor, profile, stream)
         self._outputs = self._api.infer(self.vendor, shapes, addresses, outputs)
-        self._profile, self._shapes = profile, shapes
+        self._profile, self.shapes = profile, shapes
         self._names, self._addresses = tuple(addresses), list(addresses.values())
         return self._outputs
 
@@ -77,50 +67,52 @@ class TensorRtContext:
         elif addresses != self._addresses:
             before, self._addresses = self._addresses, []  # unknown if binding fails
             for name, address, old in zip(names, addresses, before, strict=True):
-                if address != old:
-                    self._bind(name, address)
+                if address != old and not self._bind(name, address):
+                    raise RuntimeError(self._api.errors())
             self._addresses = addresses
-        self._execute(stream)
+        if not self._execute(stream):
+            raise RuntimeError(self._api.errors())
 
 
 class ContextPool:
     """Free contexts by the stream of their last run.
 
-    A context's activations are in memory of its own, so a run on another stream would have to wait for its last one.
+    A context's activations are in memory of its own, so a run on another stream would have to wait for its last one. ``free``: the contexts by
+    stream, each in a deque that threads pop from and append to.
     """
 
     def __init__(self, api: Api, engine: Any) -> None:
         self._api, self._engine = api, engine
-        self._free: dict[int, deque[TensorRtContext]] = {}
+        self.free: dict[int, deque[TensorRtContext]] = {}
         self._lock = threading.Lock()
 
     def take(self, stream: int) -> TensorRtContext:
         """Return a free context of the stream, or a new one. Raises the vendor's error, or RuntimeError with its text."""
         try:
-            return self._free[stream].pop()
+            return self.free[stream].pop()
         except (KeyError, IndexError):
             with self._lock:
                 return TensorRtContext(self._api, self._api.context(self._engine))
 
     def give_back(self, context: TensorRtContext, stream: int) -> None:
         """Make a context free for runs on the stream. If there are too many, the ones that were free for the longest time are dropped."""
-        free = self._free.get(stream)
+        free = self.free.get(stream)
         if free is None:
             with self._lock:
-                free = self._free.setdefault(stream, deque())
+                free = self.free.setdefault(stream, deque())
         free.append(context)
-        if len(free) > _MAX_FREE or len(self._free) > _MAX_FREE:
+        if len(free) > _MAX_FREE or len(self.free) > _MAX_FREE:
             self._drop()
 
     def _drop(self) -> None:
         with self._lock:
-            while len(self._free) > _MAX_FREE:
-                del self._free[next(iter(self._free))]
-            for free in list(self._free.values()):
+            while len(self.free) > _MAX_FREE:
+                del self.free[next(iter(self.free))]
+            for free in list(self.free.values()):
                 while len(free) > _MAX_FREE:
                     free.popleft()
 
     def clear(self) -> None:
         """Drop every free context."""
         with self._lock:
-            self._free = {}
+            self.free.clear()

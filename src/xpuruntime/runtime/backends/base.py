@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -107,6 +107,12 @@ class RuntimeBackend(BackendBase, Backend):
     def export_tensor(self, buffer: DeviceBuffer, stream: int | None) -> Any:
         """Return the buffer as a DLPack capsule over the same memory; None if it must be copied to the host first."""
         return None
+
+    def accept_buffers(
+        self, call: _core.TensorCall, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
+    ) -> None:
+        """Let a call accept buffers of this device, if the core can read and create them."""
+        return
 
     def current_stream(self) -> int:
         """Return the stream that the calling program uses; 0 if the device has no streams."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 import sys
 from collections import deque
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -278,6 +279,11 @@ class CudaBackend(RuntimeBackend):
 
     # ── other libraries' tensors ──
 
+    def accept_buffers(
+        self, call: _core.TensorCall, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
+    ) -> None:
+        call.take_buffers(DeviceBuffer, self._core, list(inputs), list(outputs))
+
     def import_tensor(self, tensor: Any, stream: int) -> DeviceBuffer | None:
         """Return a dense tensor on this device as a buffer over the same memory, ordered on ``stream``; None for any other tensor."""
         if not hasattr(tensor, "__dlpack_device__"):
@@ -295,11 +301,10 @@ class CudaBackend(RuntimeBackend):
 
     def export_tensor(self, buffer: DeviceBuffer, stream: int | None) -> Any:
         """Return the buffer as a DLPack capsule, ordered on the consumer's stream (in DLPack, 1 and 2 are default streams)."""
+        consumer = 0 if stream in (None, -1, 1) else int(stream or 0)
         if buffer.pending is not None:
-            if stream is None or stream == -1:
-                self.order(0, buffer.pending)
-            else:
-                self.order(0 if stream == 1 else stream, buffer.pending)
+            self.order(consumer, buffer.pending)
+        buffer.native_handle.used_on(consumer)  # whose work may outlive the capsule
         code, bits = _code(buffer.spec.dtype)
         strides = [int(s) for s in buffer.spec.physical.strides]
         return _core.cuda_capsule(buffer.address, buffer.shape, strides, code, bits, self.index, buffer)

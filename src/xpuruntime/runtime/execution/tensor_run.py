@@ -1,4 +1,4 @@
-"""The core's runner for tensors on the program's device, with inputs and outputs described as DLPack types."""
+"""The core's runners for tensors on a device, with inputs and outputs described as DLPack types: of programs, and of vendors' calls."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..memory.arrays import dlpack_words
 if TYPE_CHECKING:
     from ..backends.base import RuntimeBackend
 
-__all__ = ["tensor_run"]
+__all__ = ["tensor_call", "tensor_run"]
 
 _NEVER = (255, 0)  # a DLPack type that no tensor has
 
@@ -34,6 +34,15 @@ def tensor_run(
         inputs = ()  # a runner without inputs accepts no tensors
     options = {"borrows_arena": True} if borrows_arena else {}
     return _core.TensorRun(core, _forms(inputs), _forms(outputs), *backend.dlpack_device(), **options)
+
+
+def tensor_call(
+    inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], backend: RuntimeBackend
+) -> _core.TensorCall:
+    """Return what checks the inputs and creates the outputs of a vendor's call on tensors of these forms, which DLPack has."""
+    call = _core.TensorCall(_forms(inputs), _forms(outputs), *backend.dlpack_device(), backend)
+    backend.accept_buffers(call, inputs, outputs)
+    return call
 
 
 def _forms(specs: Sequence[TensorSpec]) -> list[tuple[str, list[int], tuple[int, int], np.dtype[Any]]]:
