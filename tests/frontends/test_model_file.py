@@ -14,6 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from xpuruntime.errors import ModelError
 from xpuruntime.frontends.model_file import open_model
+from xpuruntime.frontends.onnx import import_onnx
 from xpuruntime.types import DType, dim
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -250,3 +251,11 @@ def test_a_type_that_an_output_omits_is_inferred() -> None:
         model([helper.make_node("Cast", ["x"], ["y"], to=TensorProto.INT32)], outputs=[omitted])
     )
     assert [s.dtype for s in source.outputs] == [DType.INT32]
+
+
+def test_an_output_that_is_listed_twice_is_one() -> None:
+    """PyTorch's exporter lists a value that a model returns twice, or with its clone, twice."""
+    proto = model([helper.make_node("Relu", ["x"], ["y"])], outputs=[value("y"), value("y")])
+    assert [s.name for s in open_model(proto).outputs] == ["y"]
+    graph, _ = import_onnx(proto)
+    assert [o.name for o in graph.outputs] == ["y"]

@@ -116,6 +116,13 @@ def test_bad_paths(tmp_path: Path) -> None:
     (tmp_path / "m.pt").write_bytes(b"PK")
     with pytest.raises(ModelError, match=r"another format \(torch\); got m.pt. Export it to ONNX first"):
         open_model(tmp_path / "m.pt")
+    for name, text in (
+        ("m.npubin", r"a model is needed; got m.npubin. Pass the model"),
+        ("m.onnx", "rename it to .npubin"),
+    ):
+        (tmp_path / name).write_bytes(b"XPUPROG\n")
+        with pytest.raises(ModelError, match=text):
+            open_model(tmp_path / name)
 
 
 def test_ir_version_of_the_future() -> None:

@@ -128,6 +128,22 @@ def test_ops_of_a_scalar(op: str) -> None:
     on_both(op, values(), dim=0)
 
 
+@pytest.mark.parametrize(
+    "op", ["sum", "mean", "amax", "prod", "var", "logsumexp", "vector_norm", "any", "all"]
+)
+def test_reductions_of_a_scalar_over_its_last_dim(op: str) -> None:
+    x = np.array(True) if op in ("any", "all") else values()
+    on_both(op, x, dim=[0], keepdim=True, **({"correction": 0} if op == "var" else {}))
+
+
+def test_elements_of_a_scalar() -> None:
+    on_both("argmax", values(), dim=0)
+    on_both("min", values(), dim=0, outputs=2)
+    on_both("gather", values(), np.array(0), dim=0)
+    on_both("gather", values(1), np.array(0), dim=0)
+    on_both("index_select", values(), np.array([0]), dim=0)
+
+
 @pytest.mark.parametrize("op", ["any", "all"])
 def test_truth_of_no_elements(op: str) -> None:
     on_both(op, np.zeros((3, 0), bool), dim=[1])

@@ -62,13 +62,22 @@ def test_every_row_has_boundaries_of_its_own() -> None:
     same(torch.searchsorted, bounds, torch.randn(2, 3, 4, generator=draw))
 
 
-def test_boundaries_that_another_tensor_sorts_are_refused() -> None:
-    def function(b: Any, v: Any, order: Any) -> Any:
-        return torch.searchsorted(b, v, sorter=order)
+@pytest.mark.parametrize("right", [False, True])
+def test_boundaries_that_another_tensor_sorts(right: bool) -> None:
+    def function(b: Any, v: Any) -> Any:
+        return torch.searchsorted(b, v, sorter=b.argsort(-1), right=right)
 
-    given = (torch.tensor([3.0, 1.0, 2.0]), torch.rand(4), torch.tensor([1, 2, 0]))
-    graph, _ = import_torch(OfFunction(function).eval(), given)
-    assert opaque(graph) == ["searchsorted.Tensor: a sorter is not supported"]
+    draw = torch.Generator().manual_seed(0)
+    for shape in ((6,), (3, 6)):
+        same(function, torch.randn(*shape, generator=draw), torch.randn(3, 4, generator=draw))
+
+
+def test_a_number_among_boundaries() -> None:
+    def function(f: Any, i: Any) -> Any:
+        places = [torch.bucketize(v, f, right=right) for v in (0.3, 2, math.nan) for right in (False, True)]
+        return [*places, torch.searchsorted(i, 2.5), torch.searchsorted(i, 2, right=True)]
+
+    same(function, torch.tensor([-1.0, 0.25, 0.3, 2.0]), torch.tensor([-1, 2, 2, 3]))
 
 
 ENDS = [[2, 5, 9], [0, 0, 9], [0, 4, 4], [9, 9, 9], [0, 0, 0]]

@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from support.torch_oracle import OfFunction, opaque  # noqa: E402
+from support.torch_oracle import OfFunction, opaque, same  # noqa: E402
 
 import xpuruntime as xrt  # noqa: E402
 from xpuruntime.pytorch.compiled import compiled_graphs  # noqa: E402
@@ -260,3 +260,12 @@ def test_exponentials_of_odd_matrices() -> None:
 def test_least_squares_are_refused_with_what_to_do() -> None:
     with pytest.raises(xrt.ModelError, match=r"least-squares problem.*torch.linalg.solve"):
         xrt.extract_ir(OfFunction(lambda a: L.lstsq(a, a).solution).eval(), torch.randn(3, 2))
+
+
+def test_an_addend_times_zero_is_not_read() -> None:
+    def function(x: Any, y: Any, z: Any) -> Any:
+        return torch.addbmm(z, x, y, beta=0, alpha=2), torch.addmv(z[:, 0], x[0], y[0, :, 0], beta=0)
+
+    draw = torch.Generator().manual_seed(0)
+    x, y = torch.randn(2, 3, 4, generator=draw), torch.randn(2, 4, 5, generator=draw)
+    same(function, x, y, torch.full((3, 5), torch.nan))

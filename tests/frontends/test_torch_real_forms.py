@@ -88,3 +88,16 @@ def test_bilinear_of_nothing_and_of_nan():
     x[1, 2] = math.nan
     got, want = both(nn.Bilinear(5, 7, 4), (x, torch.randn(3, 7)))
     np.testing.assert_array_equal(got.isnan(), want.isnan())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64], ids=str)
+def test_rounded_quotients_of_numbers_and_by_one(dtype: torch.dtype) -> None:
+    x = torch.tensor([-2.5, 0.3, 4.0, -7.1, 9.0]).mul(3).to(dtype)
+    positive = x.abs() + 1
+
+    def function(x: torch.Tensor, positive: torch.Tensor) -> torch.Tensor:
+        of_numbers = [7 // positive, -2.5 // x.where(x != 0, 1), 1 // positive.sqrt()]
+        return torch.stack([*of_numbers, x // 1, torch.div(x, 1, rounding_mode="trunc"), x // -1])
+
+    got, want = both(function, (x, positive))
+    assert torch.equal(got, want)

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from support.torch_oracle import OfFunction, opaque, same  # noqa: E402
 
+from xpuruntime import InferenceSession  # noqa: E402
+from xpuruntime.errors import ModelError  # noqa: E402
 from xpuruntime.frontends.torch import import_torch  # noqa: E402
+from xpuruntime.ir import interp  # noqa: E402
 
 TO = [
     {"size": (8, 13)},
@@ -46,3 +50,40 @@ def test_aligned_corners_of_one_element_are_left_to_pytorch() -> None:
         OfFunction(resized("bilinear", True, {"size": (1, 7)})).eval(), (torch.randn(1, 2, 6, 9),)
     )
     assert any("align_corners to one element" in text for text in opaque(graph))
+
+
+class Resized(torch.nn.Module):  # type: ignore[misc, unused-ignore]
+    """A function of one tensor; ``dynamic_shapes`` name its dims."""
+
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Any) -> Any:
+        return self.function(x)
+
+
+@pytest.mark.parametrize("factor", [1.5, 2.0, 0.75])
+@pytest.mark.parametrize("mode", ["nearest", "bicubic"])
+def test_symbolic_sizes_times_an_exact_factor(mode: str, factor: float) -> None:
+    """Only such sizes are dims. For others the ops of bicubic interpolation are opaque, and the outputs have no type."""
+
+    def function(x: Any) -> Any:
+        return torch.nn.functional.interpolate(x, scale_factor=factor, mode=mode)
+
+    dim = torch.export.Dim
+    dynamic = {"x": {2: dim("h", min=4), 3: dim("w", min=4)}}
+    module = Resized(function).eval()
+    graph, _ = import_torch(module, (torch.randn(1, 2, 7, 9),), dynamic_shapes=dynamic)
+    assert [node.op for node in graph] == ["resize"]
+    for size in ((7, 9), (4, 13), (10, 6)):
+        x = torch.randn(1, 2, *size)
+        y = interp.run(graph, {graph.inputs[0].name: x.numpy()})
+        np.testing.assert_allclose(y["output"], function(x).numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_symbolic_sizes_times_a_rounded_factor_are_refused_with_the_size() -> None:
+    module = Resized(lambda x: torch.nn.functional.interpolate(x, scale_factor=1.7, mode="bicubic")).eval()
+    dynamic = {"x": {2: torch.export.Dim("h", min=4)}}
+    with pytest.raises(ModelError, match=r"output 'output'\] has a shape .* got .*the size TruncToInt\(1\.7"):
+        InferenceSession(module, example_inputs=torch.randn(1, 2, 7, 9), dynamic_shapes=dynamic)

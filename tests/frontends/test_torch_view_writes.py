@@ -213,3 +213,14 @@ def test_other_writes_are_right_or_left_to_pytorch(function: Any) -> None:
     graph, _ = import_torch(OfFunction(function).eval(), (x,))
     if all(n.op != "opaque" for n in graph.nodes):
         same(function, x)
+
+
+@pytest.mark.parametrize("shape", [(3, 4), (7, 3), (3, 3, 3)])
+def test_filled_diagonals(shape: tuple[int, ...]) -> None:
+    def function(x: Any) -> Any:
+        filled = [x.clone().fill_diagonal_(2.5, wrap=wrap) for wrap in (False, True)]
+        strided = x * 2
+        strided.as_strided((2, 2), (3, 1), 1).mul_(3)
+        return [*filled, strided]
+
+    same(function, torch.randn(shape, generator=torch.Generator().manual_seed(0)))

@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 from support.convolutions import LEVELS, conv, conv_call, draw
 from support.device_under_test import named
+from support.native import check
 from support.one_kernel import Weight, channels_last, check_kernel
 
+from xpuruntime import ir
 from xpuruntime.codegen.cpp.target import cpu_target
 from xpuruntime.kernels.cpu.conv.depthwise import CpuDepthwise
 from xpuruntime.kernels.cpu.conv.generated import GeneratedConv
@@ -19,6 +21,7 @@ from xpuruntime.kernels.cpu.conv.windows import window_product
 from xpuruntime.kernels.cpu.tasks import LoopedTasks
 from xpuruntime.kernels.portable.windows.conv import DeformedConv, NaiveConv
 from xpuruntime.kernels.spec.conv_shape import ConvShape
+from xpuruntime.types import DType, TensorSpec
 
 SHAPES = {
     "pointwise": {"c": 64, "o": 64, "size": (9, 5), "kernel": (1, 1)},
@@ -197,6 +200,20 @@ def test_overlapping_windows_on_every_level(level, name, dtype):
         conv(**shape, residual=True, act="gelu", split=3)
         conv(**shape, known=False, pad_to=16 if last else 1)
         conv(**shape, residual=(1, WINDOWS[name]["o"], *[1] * len(shape["size"])))
+
+
+@pytest.mark.parametrize(
+    ("size", "kernel", "stride", "padding"),
+    [((1, 40), (1, 3), [1, 1], [0, 0]), ((6, 32), (2, 1), [2, 3], [1, 1]), ((1, 64), (1, 2), [1, 4], [0, 0])],
+)
+def test_windows_of_an_input_that_is_a_weight(size, kernel, stride, padding):
+    """The number of elements equals that of the windows in the last case, so that no check of shapes finds a wrong packing."""
+    b = ir.GraphBuilder("constant input")
+    x = b.weight("x", TensorSpec((2, 1, *size), DType.FLOAT32))
+    filters = b.input("filters", TensorSpec((5, 1, *kernel), DType.FLOAT32))
+    b.output("y", b.convolution(x, filters, stride=stride, padding=padding * 2, dilation=[1, 1]))
+    feeds = {"filters": draw(1, 5, 1, *kernel)}
+    check(b.build(), feeds, weights={"x": draw(0, 2, 1, *size)}, passes="none")
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])

@@ -196,6 +196,19 @@ def test_places_of_extremes(dtype: str, level: str) -> None:
     check(b.build(), {"x": data}, passes="none", target=level)
 
 
+@pytest.mark.parametrize("shape", [(8, 1), (3, 1, 2), (8, 1, 3, 9), (1,)])
+def test_places_in_rows_of_one_element(shape: tuple[int, ...]) -> None:
+    b = ir.GraphBuilder("one")
+    x = b.input("x", TensorSpec(shape, DType.FLOAT32))
+    dim = shape.index(1)
+    b.output("argmax", b.argmax(x, dim=dim))
+    b.output("argmin", b.argmin(b.exp(x), dim=dim, keepdim=True))
+    value, place = b.max(x, dim=dim)
+    b.output("max", value)
+    b.output("place", place)
+    check(b.build(), {"x": values(shape, "float32")}, passes="none")
+
+
 def fused(build: Any, specs: dict[str, str]) -> ir.Graph:
     """A graph of one fused node whose body ``build`` writes."""
     inner = ir.GraphBuilder("body")

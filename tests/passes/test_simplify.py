@@ -23,6 +23,34 @@ def test_neutral(golden) -> None:
     )
 
 
+def test_rounded_quotients_stay(golden) -> None:
+    """``x // 1`` is floor(x), and ``1 // sqrt(x)`` is no rsqrt."""
+    golden(
+        "simplify",
+        """
+        input %x: float32[2, 3]
+        input %i: int64[2]
+        %a: float32[2, 3] = div(%x, 1, rounding_mode="floor")
+        %b: float32[2, 3] = div(%x, 1.0, rounding_mode="trunc")
+        %s: float32[2, 3] = sqrt(%x)
+        %c: float32[2, 3] = div(1, %s, rounding_mode="floor")
+        %d: int64[2] = div(%i, 1, rounding_mode="floor")
+        %e: int64[2] = neg(%d)
+        output "a" = %a
+        output "b" = %b
+        output "c" = %c
+        output "e" = %e
+        """,
+        """
+        %a: float32[2, 3] = div(%x, 1, rounding_mode="floor")
+        %b: float32[2, 3] = div(%x, 1.0, rounding_mode="trunc")
+        %s: float32[2, 3] = sqrt(%x)
+        %c: float32[2, 3] = div(1, %s, rounding_mode="floor")
+        %e: int64[2] = neg(%i)
+        """,
+    )
+
+
 def test_one_that_promotes_stays(golden) -> None:
     golden(
         "simplify",

@@ -105,6 +105,13 @@ def _open_path(path: Path, name: str, read: Callable[[bytes, str, str, Path | No
             do=f"Export it to ONNX first. {_TAKES}",
         )
     head = _head(path, who)
+    if head.startswith(_PROGRAM) and path.suffix.lower() == ".npubin":
+        raise ModelError(
+            who,
+            "is a compiled program, where a model is needed",
+            got=path.name,
+            do="Pass the model that the program was compiled from. xpu run and InferenceSession run programs.",
+        )
     if head.startswith(_PROGRAM):
         raise _a_program(who, repr(path.name))
     if path.suffix.lower() in _PLANS:

@@ -117,8 +117,10 @@ def _import(model: CheckedOnnx, bind: Mapping[str, Array], sizes: Mapping[str, i
         if declared_input.name not in scope.tensors:
             values.input(declared_input, scope, bind.get(declared_input.name))
     OnnxLowering(proto, values).nodes(zip(model.names, proto.graph.node, strict=True), scope)
-    for output in proto.graph.output:
-        values.b.output(output.name, values.value(output.name, scope))
+    for name in dict.fromkeys(
+        o.name for o in proto.graph.output
+    ):  # PyTorch's exporter may list a value twice
+        values.b.output(name, values.value(name, scope))
     values.b.metadata.update(
         {
             "opset": model.opsets.get("", 0),

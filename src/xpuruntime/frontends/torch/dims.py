@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from typing import Any
 
 from ...types import Dim, DimLike, DType, TensorSpec, dim
@@ -12,6 +13,8 @@ from ..not_lowered import NotLowered
 __all__ = ["SymbolNames", "dtype_of", "same_spec", "spec_of"]
 
 _PROBES = (2, 3, 5, 7, 16, 31)
+_MAX_DENOMINATOR = 4096
+"""Of factors such as 1.5 and 0.75, whose product with a size is exact in float64. 0.1 has a denominator of 2**55, and its product is rounded."""
 
 
 class SymbolNames:
@@ -54,6 +57,10 @@ class SymbolNames:
         if expr.is_Symbol:
             return dim(self.names.setdefault(str(expr), str(expr)))
         kind, args = type(expr).__name__, expr.args
+        if kind in ("TruncToInt", "FloorToInt", "CeilToInt") and (scaled := _scaled(args[0])) is not None:
+            size, factor = scaled
+            rounding = factor.denominator - 1 if kind == "CeilToInt" else 0
+            return (self.expression(size) * factor.numerator + rounding) // factor.denominator
         if kind == "Pow" and args[1].is_Integer and args[1] > 0:
             kind, args = "Mul", (args[0],) * int(args[1])
         if kind not in ("Add", "Mul", "FloorDiv", "CleanDiv", "Mod", "PythonMod"):
@@ -78,6 +85,21 @@ class SymbolNames:
             if name is not None:
                 ranges[name] = [_bound(span.lower), _bound(span.upper)]
         return dict(sorted(ranges.items()))
+
+
+def _scaled(expr: Any) -> tuple[Any, Fraction] | None:
+    """Return the size and the factor of ``size * factor`` in floats, if the product is exact and not negative; else None."""
+    factor, rest = Fraction(1), []
+    for term in expr.args if type(expr).__name__ == "Mul" else (expr,):
+        if term.is_Number:
+            factor *= Fraction(float(term))
+        else:
+            rest.append(term)
+    if len(rest) != 1 or type(rest[0]).__name__ != "ToFloat":
+        return None
+    (size,) = rest[0].args
+    exact = 0 < factor <= _MAX_DENOMINATOR and factor.denominator <= _MAX_DENOMINATOR
+    return (size, factor) if exact and size.is_nonnegative else None
 
 
 def _bound(value: Any) -> int | None:

@@ -20,7 +20,7 @@ from ...ir.extensions import LEFT_TO_PYTORCH
 from ...protocols import Array, ModelSource, NodeRef
 from ...runtime.device import cpu
 from ...storage.store import Store
-from ...types import DType
+from ...types import DType, TensorSpec
 from .digests import kept_by_digest
 from .exported_cache import import_known
 from .model_cache import open_known
@@ -85,10 +85,24 @@ def _source(graph: Graph, weights: Mapping[str, Array]) -> ModelSource:
         data=None,
         digest=_digest(graph, weights),
         inputs=graph.input_specs,
-        outputs=graph.output_specs,
+        outputs=_output_specs(graph),
         nodes=_nodes(graph),
         precision=_precision(graph),
         graph=(graph, weights),
+    )
+
+
+def _output_specs(graph: Graph) -> tuple[TensorSpec, ...]:
+    """Return the specs of the outputs. Raise ModelError for one whose shape no dims describe."""
+    unknown = next((o for o in graph.outputs if graph.values[o.value].spec is None), None)
+    if unknown is None:
+        return graph.output_specs
+    opaque = next(n for n in graph if n.op == "opaque" and any(v.spec is None for v in n.outputs))
+    raise ModelError(
+        f"session({graph.name!r}) output {unknown.name!r}",
+        "has a shape that sums, products and floor divisions of the dynamic dims do not describe",
+        got=f"{opaque.attrs['op_type']} ({opaque.name}): {opaque.attrs.get('reason', 'unknown')}",
+        do="Fix the dims in that size, or compute it as an integer (a scale factor of 1.5 or 2, not 1.7).",
     )
 
 

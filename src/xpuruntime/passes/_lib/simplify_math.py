@@ -26,6 +26,16 @@ def _neutral(neutral: float, *, right_only: bool = False) -> Callable[[Editor, N
     return rule
 
 
+_remove_quotient_by_one = _neutral(1, right_only=True)
+
+
+def _div_by_one(editor: Editor, node: Node) -> bool:
+    """Remove a division by 1. A rounded one of floats is not neutral: ``x // 1`` is floor(x)."""
+    if node.attrs["rounding_mode"] is not None and not node.spec.dtype.is_integer:
+        return False
+    return _remove_quotient_by_one(editor, node)
+
+
 def _all_true(editor: Editor, node: Node) -> bool:
     """Remove logical_and (of bool: bitwise_and too) with true everywhere."""
     for x, other in (node.inputs, node.inputs[::-1]):
@@ -107,16 +117,12 @@ def _pow(editor: Editor, node: Node) -> bool:
 def _reciprocal_of_sqrt(editor: Editor, node: Node) -> bool:
     """Replace 1 / sqrt(x) by rsqrt(x), and 1 / x by reciprocal(x)."""
     inner = producer_of(editor, node.inputs[-1])
-    if node.op == "div" and number(editor, node.inputs[0]) != 1:
+    if node.op == "div" and (number(editor, node.inputs[0]) != 1 or node.attrs["rounding_mode"] is not None):
         return False
     if inner is not None and inner.op == "sqrt" and inner.spec == node.spec:
         editor.replace(node, "rsqrt", inner.inputs[0])
         return True
-    if (
-        node.op == "div"
-        and node.attrs["rounding_mode"] is None
-        and spec_of(editor, node.inputs[1]) == node.outputs[0].spec
-    ):
+    if node.op == "div" and spec_of(editor, node.inputs[1]) == node.outputs[0].spec:
         editor.replace(node, "reciprocal", node.inputs[1])
         return True
     return False
@@ -200,7 +206,7 @@ RULES: Mapping[str, tuple[Callable[[Editor, Node], bool], ...]] = {
     "add": (_neutral(0),),
     "sub": (_neutral(0, right_only=True),),
     "mul": (_neutral(1),),
-    "div": (_neutral(1, right_only=True), _reciprocal_of_sqrt, _div_by_power_of_two),
+    "div": (_div_by_one, _reciprocal_of_sqrt, _div_by_power_of_two),
     "reciprocal": (_reciprocal_of_sqrt,),
     "pow": (_pow,),
     "cast": (_cast,),

@@ -13,9 +13,14 @@ from .graph_builder import Exporter, NodeExport, done, full_padding
 __all__ = ["EXPORTERS"]
 
 
+def _axes(e: NodeExport) -> list[int]:
+    """Return the reduced axes. A scalar has none, but the IR, as PyTorch, takes 0 and -1 for it."""
+    return list(e["dim"]) if e.spec().rank else []
+
+
 def _reduced(e: NodeExport, op: str, value: str, *, out: bool = False, keep: bool | None = None) -> str:
     """Add a Reduce op; its axes are an input from opset 18 on (ReduceSum: 13)."""
-    axes, keep = list(e["dim"]), e["keepdim"] if keep is None else keep
+    axes, keep = _axes(e), e["keepdim"] if keep is None else keep
     if not axes and e.spec().rank:  # a reduction over no axis
         if e.opset < 18:
             raise IrError(
@@ -67,7 +72,7 @@ def _truth(op: str) -> Exporter:
 def _count(e: NodeExport) -> int | str:
     """Return how many elements are reduced to one, as a scalar value of ``_counted`` if a dim is symbolic."""
     shape = e.spec().shape
-    sizes = [shape[d] for d in e["dim"]]
+    sizes = [shape[d] for d in _axes(e)]
     if 0 in sizes:
         return 0
     if all(isinstance(d, int) for d in sizes):
@@ -110,7 +115,7 @@ def _mean(e: NodeExport) -> None:
 
 def _always_some(e: NodeExport) -> bool:
     """Return whether at least one element is reduced, whatever the symbolic sizes are."""
-    return all(isinstance(d, int) and d > 0 for d in (e.spec().shape[k] for k in e["dim"]))
+    return all(isinstance(d, int) and d > 0 for d in (e.spec().shape[k] for k in _axes(e)))
 
 
 def _var(e: NodeExport) -> None:
@@ -162,7 +167,7 @@ def _norm(e: NodeExport) -> None:
 
 def _arg(op: str) -> Exporter:
     def export(e: NodeExport) -> None:
-        x, axis = e.operand(0), e["dim"]
+        x, axis = e.operand(0), e["dim"] if e.spec().rank else None
         flags: dict[str, Any] = {}
         if e["last"]:
             flags["select_last_index"] = 1
@@ -180,6 +185,10 @@ def _extreme(reduce: str, arg: str) -> Exporter:
     def export(e: NodeExport) -> None:
         axis, keep = e["dim"], int(e["keepdim"])
         values, indices = e.outs
+        if not e.spec().rank:
+            e.builder.add("Identity", [e.operand(0)], [values])
+            e.builder.add("Identity", [e.constant(0, DType.INT64)], [indices])
+            return
         boolean = e.spec().dtype is DType.BOOL  # ONNX compares numbers only
         x, extreme = (
             e.operand(0, DType.INT32 if boolean else None),

@@ -155,6 +155,8 @@ def _scatter(e: NodeExport) -> None:
     reduction = _reduction(e, "add" if mean else e["reduce"])
     src = e.operand(2, e.spec().dtype)
     shape = list(e.spec(1).shape)
+    if not shape or not e.spec(0).rank:
+        raise e.no("scattering to or by a scalar")
     if not isinstance(e.node.inputs[2], str):
         src = e.add("Expand", [src, e.builder.dims(shape)])
     elif list(e.spec(2).shape) != shape:  # PyTorch reads the part that the indices cover
@@ -292,6 +294,12 @@ def _nms(e: NodeExport) -> None:
 
 
 def _gather(e: NodeExport) -> None:
+    if not e.spec(0).rank or not e.spec(1).rank:  # ONNX takes no scalar
+        line = e.ints([-1])
+        x, index = (e.add("Reshape", [e.operand(i), line]) for i in (0, 1))
+        taken = e.add("GatherElements", [x, index], axis=0)
+        e.add("Reshape", [taken, e.builder.dims(e.spec(1).shape)], out=True)
+        return
     e.add("GatherElements", [e.operand(0), e.operand(1)], out=True, axis=e["dim"])
 
 
@@ -307,14 +315,19 @@ _FAR = 1 << 30
 
 
 def _index_select(e: NodeExport) -> None:
-    index = e.operand(1)
+    x, index, scalar = e.operand(0), e.operand(1), not e.spec(0).rank
+    if scalar:  # ONNX takes none
+        x = e.add("Reshape", [x, e.ints([1])])
     if not e["wrap"]:  # Gather wraps, so a negative index becomes one that it reports.
-        size, dtype = e.spec(0).shape[e["dim"]], e.spec(1).dtype
+        size, dtype = 1 if scalar else e.spec(0).shape[e["dim"]], e.spec(1).dtype
         below = e.constant(size if isinstance(size, int) else _FAR, dtype)
         index = e.add(
             "Where", [e.add("Less", [index, e.constant(0, dtype)]), e.add("Sub", [index, below]), index]
         )
-    e.add("Gather", [e.operand(0), index], out=True, axis=e["dim"])
+    if scalar:
+        e.add("Reshape", [e.add("Gather", [x, index], axis=0), e.ints([])], out=True)
+    else:
+        e.add("Gather", [x, index], out=True, axis=e["dim"])
 
 
 EXPORTERS: dict[str, Exporter] = {

@@ -66,17 +66,22 @@ def read_onnx(data: bytes, who: str, name: str, path: Path | None = None) -> Mod
 
 
 def _with_types(proto: Any) -> list[Any]:
-    """Return the graph's outputs. Types that the file omits, as some tools do, are inferred by ONNX."""
-    outputs = list(proto.graph.output)
+    """Return the graph's outputs, each name once. Types that the file omits, as some tools do, are inferred by ONNX."""
+    outputs = _named_once(proto.graph.output)
     if all(v.type.WhichOneof("value") for v in outputs):
         return outputs
     from onnx import shape_inference
 
     try:
-        inferred = list(shape_inference.infer_shapes(proto).graph.output)
+        inferred = _named_once(shape_inference.infer_shapes(proto).graph.output)
     except Exception:  # onnx's InferenceError is a class of its C++ module; a model of 2 GiB is a ValueError
         return outputs
     return [v if v.type.WhichOneof("value") else i for v, i in zip(outputs, inferred, strict=True)]
+
+
+def _named_once(outputs: Iterable[Any]) -> list[Any]:
+    """Return the outputs without repeated ones. PyTorch's exporter lists a value that is returned twice, or with its clone, twice."""
+    return list({v.name: v for v in outputs}.values())
 
 
 def _spec(value: Any, who: str, dtypes: Mapping[int, DType], symbols: set[str]) -> TensorSpec:

@@ -58,7 +58,7 @@ def _scaled(op: str, *, swapped: bool = False) -> OpLowering:
 
 def _div(n: AtenLoweringContext) -> Results:
     mode = n["rounding_mode"] if "rounding_mode" in n.args else None
-    return str(n.b.div(n.x, n.operand("other"), rounding_mode=mode))
+    return str(n.b.div(n.operand("self"), n.operand("other"), rounding_mode=mode))
 
 
 def _clamp(low: str | None, high: str | None) -> OpLowering:

@@ -56,21 +56,25 @@ def _histc(n: AtenLoweringContext) -> Results:
     return str(counts if finite is None else b.where(finite, counts, math.nan))
 
 
-def _bucket_index(sequence: str, values: str) -> OpLowering:
-    """Return the lowering that counts the boundaries before a value. NaN comes after all of them, as in PyTorch."""
+def _bucket_index(sequence: str, values: str, *, scalar: bool = False) -> OpLowering:
+    """Return the lowering that counts the boundaries before a value. NaN comes after all of them, as in PyTorch. scalar: the value is a number."""
 
     def lower(n: AtenLoweringContext) -> Results:
         right = n["right"]
         if "side" in n.args:
             right = right or n["side"] == "right"
+        n.ignore("out_int32")
+        bounds = n.t(sequence)
         if n.args.get("sorter") is not None:
-            raise NotLowered("a sorter is not supported")
-        n.ignore("sorter", "out_int32")
-        bounds, x = n.t(sequence), n.t(values)
+            bounds = str(n.b.gather(bounds, n.t("sorter"), dim=n.spec(bounds).rank - 1))
+        n.ignore("sorter")
         if n.spec(bounds).rank > 1:
             bounds = str(n.b.unsqueeze(bounds, dims=[n.spec(bounds).rank - 1]))
-        x = str(n.b.unsqueeze(x, dims=[n.spec(x).rank]))
-        _bounded((*n.spec(x).shape, n.spec(bounds).shape[-1]), "a search among boundaries")
+        if scalar:
+            x: float | str = n[values]
+        else:
+            x = str(n.b.unsqueeze(n.t(values), dims=[n.spec(n.t(values)).rank]))
+            _bounded((*n.spec(x).shape, n.spec(bounds).shape[-1]), "a search among boundaries")
         is_after = n.b.gt(bounds, x) if right else n.b.ge(bounds, x)
         return n.cast(str(n.b.sum(n.b.logical_not(is_after), dim=[-1], dtype=DType.INT64)), n.out().dtype)
 
@@ -105,8 +109,10 @@ def _grouped_product(rows: str, matrices: str, ends: str) -> OpLowering:
 
 LOWERINGS: dict[str, OpLowering] = {
     "_grouped_mm": _grouped_product("self", "mat2", "offs"),
+    "bucketize.Scalar": _bucket_index("boundaries", "self", scalar=True),
     "bucketize.Tensor": _bucket_index("boundaries", "self"),
     "histc": _histc,
+    "searchsorted.Scalar": _bucket_index("sorted_sequence", "self", scalar=True),
     "searchsorted.Tensor": _bucket_index("sorted_sequence", "self"),
     "transformers::grouped_mm_fallback": _grouped_product("input", "weight", "offs"),
 }

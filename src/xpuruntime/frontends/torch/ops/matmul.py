@@ -27,6 +27,7 @@ def _plus_product(matrix: str, second: str, *, summed: bool = False) -> OpLoweri
         y = str(n.b.sum(y, dim=[0], dtype=n.out().dtype)) if summed else y
         y = str(n.b.mul(y, alpha)) if alpha != 1 else y
         if beta == 0:
+            n.ignore("self")
             return y
         return str(n.b.add(n.x if beta == 1 else n.b.mul(n.x, beta), y))
 

@@ -133,8 +133,8 @@ def _select_scatter(n: AtenLoweringContext) -> Results:
     return str(n.b.select_scatter(n.x, source, dim=n["dim"], index=n["index"]))
 
 
-def _as_strided(n: AtenLoweringContext) -> Results:
-    """Lower as_strided. PyTorch's strides refer to the storage, so the tensor must be its whole storage."""
+def _strided(n: AtenLoweringContext) -> tuple[list[int], list[int], int]:
+    """Return size, stride and offset of a strided view. PyTorch's strides refer to the storage, so the tensor must be its whole storage."""
     size, stride, offset = n["size"], n["stride"], n["storage_offset"] or 0
     if not n.dense("self"):
         raise NotLowered("it reads the storage of another view")
@@ -144,7 +144,23 @@ def _as_strided(n: AtenLoweringContext) -> Results:
     last = offset + sum((d - 1) * s for d, s in zip(size, stride, strict=True))
     if math.prod(size) and last >= math.prod(n.spec().shape):
         raise NotLowered("it reads out of bounds of the tensor")
+    return size, stride, offset
+
+
+def _as_strided(n: AtenLoweringContext) -> Results:
+    size, stride, offset = _strided(n)
     return str(n.b.as_strided(n.x, size=size, stride=stride, offset=offset))
+
+
+def _as_strided_scatter(n: AtenLoweringContext) -> Results:
+    """Lower as_strided_scatter, as of ``fill_diagonal_``: the elements of a strided view are replaced."""
+    size, stride, offset = _strided(n)
+    b, shape = n.b, n.spec().shape
+    positions = b.arange(start=0, end=math.prod(shape), step=1, dtype=DType.INT64)
+    index = b.view(b.as_strided(positions, size=size, stride=stride, offset=offset), size=[math.prod(size)])
+    source = b.view(n.t("src"), size=[math.prod(size)])
+    flat = b.view(n.x, size=[math.prod(shape)])
+    return str(b.view(b.scatter(flat, index, source, dim=0), size=shape))
 
 
 def _unfold(n: AtenLoweringContext) -> Results:
@@ -195,6 +211,7 @@ LOWERINGS: dict[str, OpLowering] = {
     "_unsafe_view": _view,
     "alias": _itself,
     "as_strided": _as_strided,
+    "as_strided_scatter": _as_strided_scatter,
     "cat": _cat,
     "clone": _itself,
     "constant_pad_nd": _pad("constant"),

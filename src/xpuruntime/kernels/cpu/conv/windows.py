@@ -70,6 +70,8 @@ def lower_windows(
 
 def _by_filters(call: NodeCall, shape: ConvShape, steps: tuple[int, ...], dim: int) -> Product | None:
     """Return the product of filters by windows, for row-major results."""
+    if call.tensor(0).is_weight:  # B is packed at load from a whole weight, which overlapping windows are not
+        return None
     out, y, r = (shape.images, *shape.out), (shape.y[0], *shape.y[2:]), (shape.r[0], *shape.r[2:])
     moves = _window_steps(shape, steps)
     first = next(d for d in range(4) if all(even_stride(out[d:], v[d:]) is not None for v in (moves, y, r)))

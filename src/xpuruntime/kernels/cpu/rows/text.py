@@ -101,7 +101,7 @@ class CpuRowText:
         if not self.rows.across or not lines:
             return lines
         text = "\n".join(lines)
-        used = set(re.findall(r"[a-z]+[0-9_]+", text))
+        used = set(re.findall(r"\w+", text))
         names = [n for n in self._row_names() if n in used]
         index = ["const int64_t c = from + u * N;"] if re.search(r"\bc\b", text) else []
         aliases = [f"auto &{name} = {name}_of[u];" for name in names]
