@@ -21,6 +21,8 @@ from .triangular_solves import solves_as_in_eval
 
 __all__ = [
     "TRACING",
+    "arguments_of",
+    "as_exported",
     "error_source",
     "exported",
     "find_torch",
@@ -116,21 +118,11 @@ def exported(model: Any, example_inputs: Any, dynamic_shapes: Any, who: str) -> 
     Raise InputError for inputs of another kind, ModelError if PyTorch cannot export the model.
     """
     torch = find_torch()
-    args, kwargs = _arguments(example_inputs, who)
+    args, kwargs = arguments_of(example_inputs, who)
     shapes = _named_dims(dynamic_shapes, {})
     args, kwargs = _each_its_own(_without_ones(args, kwargs, shapes, model))
     try:
-        padded, solved = padding_as_in_eval(torch), solves_as_in_eval(model)
-        with (
-            TRACING,
-            torch.no_grad(),
-            no_warnings(),
-            padded,
-            solved,
-            tracing_shortcuts(torch),
-            flex_attention_as_ops(),
-            distributions_unchecked(torch),
-        ):
+        with as_exported(torch, model), tracing_shortcuts(torch):
             try:
                 return torch.export.export(model, args, kwargs, dynamic_shapes=shapes, strict=False)
             except Exception as error:
@@ -152,6 +144,21 @@ def exported(model: Any, example_inputs: Any, dynamic_shapes: Any, who: str) -> 
         if "branches" in problem:
             text, do = _branch(error, text), next((_CALLS[f] for f in _functions(error)), do)
         raise ModelError(who, problem, got=first_lines(text), do=do) from error
+
+
+@contextlib.contextmanager
+def as_exported(torch: Any, model: Any) -> Iterator[None]:
+    """Have PyTorch and the model take the branches that are exported, and hold the lock of exports."""
+    with (
+        TRACING,
+        torch.no_grad(),
+        no_warnings(),
+        padding_as_in_eval(torch),
+        solves_as_in_eval(model),
+        flex_attention_as_ops(),
+        distributions_unchecked(torch),
+    ):
+        yield
 
 
 def _plain_or_none(torch: Any, model: Any, args: Any, kwargs: Any) -> Any:
@@ -199,7 +206,8 @@ def no_warnings() -> Iterator[None]:
         yield
 
 
-def _arguments(example_inputs: Any, who: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def arguments_of(example_inputs: Any, who: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return positional and keyword arguments of a call. Raise InputError."""
     torch = find_torch()
     if isinstance(example_inputs, torch.Tensor):
         return (example_inputs,), {}
@@ -243,7 +251,7 @@ def _without_ones(args: Any, kwargs: Any, shapes: Any, model: Any) -> tuple[Any,
 
 def shapes_by_argument(model: Any, example_inputs: Any, shapes: Any, who: str) -> Mapping[str, Any]:
     """Return dynamic shapes by the name of the argument of ``forward``; those of ``*args`` are a tuple."""
-    bound = _bound(model, *_arguments(example_inputs, who)) if shapes else None
+    bound = _bound(model, *arguments_of(example_inputs, who)) if shapes else None
     return {} if bound is None else _by_name(shapes, bound)
 
 

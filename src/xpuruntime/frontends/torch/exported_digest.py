@@ -19,7 +19,7 @@ from .names import output_names, source_of
 from .tracing_shortcuts import composite_ops_listed_once
 from .weights import tensor_key, to_array
 
-__all__ = ["exported_digest"]
+__all__ = ["exported_digest", "settings", "traces_differently"]
 
 _NAMESPACES = ("aten", "prims")
 """Ops whose decomposition belongs to PyTorch's release, unless it was replaced. Others may change with the user's code."""
@@ -44,13 +44,13 @@ def exported_digest(program: Any, saved: Mapping[str, str]) -> str | None:
             text = str(word).encode("utf-8", "surrogatepass")
             digest.update(struct.pack("<q", len(text)) + text)
 
-    if program.range_constraints or _traces_differently():
+    if program.range_constraints or traces_differently():
         return None
     with TRACING, composite_ops_listed_once():
         if not decomposes_as_released(find_torch().export.default_decompositions()):
             return None
     try:
-        _add_settings(add)
+        add(*settings())
         for node in program.graph.nodes:
             _add_node(node, add)
         _add_signature(program, add)
@@ -69,16 +69,17 @@ def exported_digest(program: Any, saved: Mapping[str, str]) -> str | None:
 _Add = Callable[..., None]
 
 
-def _traces_differently() -> bool:
+def traces_differently() -> bool:
     """Return whether the caller's context changes what PyTorch records: autocast, or a mode that intercepts ops."""
     torch = find_torch()
     depths = [getattr(torch._C, f"_len_torch_{name}_stack", None) for name in ("function", "dispatch")]
     return any(map(torch.is_autocast_enabled, ("cpu", "cuda"))) or any(d is None or d() for d in depths)
 
 
-def _add_settings(add: _Add) -> None:
+def settings() -> tuple[object, ...]:
+    """Return PyTorch's release, and the settings that a decomposition depends on."""
     torch = find_torch()
-    add(torch.__version__, torch.get_default_dtype(), torch.are_deterministic_algorithms_enabled())
+    return torch.__version__, torch.get_default_dtype(), torch.are_deterministic_algorithms_enabled()
 
 
 def _add_node(node: Any, add: _Add) -> None:

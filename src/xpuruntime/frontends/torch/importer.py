@@ -31,7 +31,7 @@ from .decompose import decomposed, refuse_extra_dims
 from .export import error_source, exported, find_torch, shapes_by_argument
 from .ops import TABLE
 from .program import ProgramImport
-from .weights import TorchWeights
+from .weights import TorchImport, TorchWeights
 
 __all__ = [
     "ExportedModel",
@@ -42,13 +42,6 @@ __all__ = [
     "save_ir",
     "weights_of",
 ]
-
-
-class TorchImport(NamedTuple):
-    """A graph and its weights by name."""
-
-    graph: Graph
-    weights: TorchWeights
 
 
 class ExportedModel(NamedTuple):

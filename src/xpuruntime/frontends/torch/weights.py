@@ -1,15 +1,16 @@
-"""Weights of a PyTorch model by name, as arrays that share memory with the tensors."""
+"""Weights of a PyTorch model by name, as arrays that share memory with the tensors, and the pair of them and a graph."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...errors import ModelError
+from ...ir import Graph
 from ...protocols import Array
 from ...types import DType
 
-__all__ = ["TorchWeights", "tensor_key", "to_array"]
+__all__ = ["TorchImport", "TorchWeights", "tensor_key", "to_array"]
 
 
 class TorchWeights(Mapping[str, Array]):
@@ -26,6 +27,13 @@ class TorchWeights(Mapping[str, Array]):
 
     def __len__(self) -> int:
         return len(self.tensors)
+
+
+class TorchImport(NamedTuple):
+    """A graph and its weights by name."""
+
+    graph: Graph
+    weights: TorchWeights
 
 
 def to_array(tensor: Any, name: str = "tensor") -> Array:
