@@ -60,6 +60,7 @@ class Tensor:
     @classmethod
     def of(cls, array: np.ndarray[Any, Any], device: int = 0) -> Tensor:
         made = cls(array.shape, device=device)
+        made.backend.wait(made.stream)  # what is still queued there may read the memory's earlier content
         made.backend.upload(made.handle, np.ascontiguousarray(array).reshape(-1).view(np.uint8))
         return made
 
