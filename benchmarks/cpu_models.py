@@ -1,6 +1,6 @@
 """The native engine against its peers on a CPU: latency, compile and load time, peak memory, each engine in a process of its own.
 
-    python benchmarks/cpu_models.py [--models resnet50 ...] [--threads 1 2] [--precisions float32 bfloat16] [--rounds 7] [--keep]
+    python benchmarks/cpu_models.py [--models resnet50 ...] [--threads 1 2] [--precisions float32 bfloat16] [--rounds 7] [--keep | --json FILE]
 
 Peers: ONNX Runtime, OpenVINO (precision pinned to the asked one), torch eager and torch.compile (channels-last where the model is
 convolutional and that is faster). Models are seeded (``xpuruntime.testing.conformance.seeded.networks``) and have the size of their papers. Every engine
@@ -11,6 +11,7 @@ round after round, while the others sleep; a ratio is a peer's median over ours,
 from __future__ import annotations
 
 import argparse
+import json
 import multiprocessing as mp
 import os
 import statistics
@@ -48,6 +49,7 @@ def main() -> int:
     )
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--keep", action="store_true")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the result here, after every model")
     options = parser.parse_args()
     about = facts("torch", "onnxruntime", "openvino", "numpy")
     rows: list[dict[str, Any]] = []
@@ -57,7 +59,10 @@ def main() -> int:
             for precision in options.precisions:
                 for threads in options.threads:
                     rows += _measure(name, Path(folder), precision, threads, options, reference)
-    summary = _summary(rows)
+            summary = _summary(rows)
+            if options.json:
+                document = {"machine": about, "rows": rows, "summary": summary}
+                options.json.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     for line in summary["lines"]:
         print(line)
     if options.keep:

@@ -150,10 +150,14 @@ def called_together_us(
     first: int = 20,
     settle: Callable[[], Any] = lambda: None,
 ) -> dict[str, float]:
-    """Return the median microseconds of each call like ``called_us``, measured in turns, so that a machine that slows down slows all of them."""
+    """Return the median microseconds of each call like ``called_us``, measured in turns, so that a machine that slows down slows all of them.
+
+    Every other turn goes backwards, so that no call always follows the same one.
+    """
     seconds: dict[str, list[float]] = {name: [] for name in works}
+    order = list(works.items())
     for i in range(first + times):
-        for name, work in works.items():
+        for name, work in order if i % 2 == 0 else reversed(order):
             start = time.perf_counter()
             work()
             if i >= first:

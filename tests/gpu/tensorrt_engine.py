@@ -1,13 +1,16 @@
-"""TensorRT on a CUDA device: right beside ONNX Runtime, profiles, half precision, second start from the store, device tensors, plan files.
+"""TensorRT on a CUDA device: the specification's snippet, right beside ONNX Runtime, profiles, half precision, second start from the store, device
+tensors, plan files.
 
     python tests/gpu/tensorrt_engine.py --out cuda_tensorrt.json [--tactic-sources EDGE_MASK_CONVOLUTIONS,JIT_CONVOLUTIONS] [PART ...]
 
-Needs tensorrt (8.6 to 11), onnx and onnxruntime, but no torch. Where TensorRT 8.6 has no real cuBLAS and cuDNN, name the tactic sources above.
+Needs tensorrt (8.6 to 11), onnx and onnxruntime, but no torch. Where TensorRT 8.6 has no real cuBLAS and cuDNN, name the tactic sources above. The
+snippet's policy asks for cuBLASLt, so ``snippet`` needs cuBLAS of CUDA 12 with TensorRT 8.6 and 10.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 import tempfile
 import time
@@ -35,6 +38,34 @@ def opened(model: Any, args: argparse.Namespace, cache: str, **fields: Any) -> x
         options["tactic_sources"] = args.tactic_sources
     policy = xrt.ExecutionPolicy(engine_options={"tensorrt": options}, **fields)
     return xrt.InferenceSession(model, device=DEVICE, engine="tensorrt", exec_policy=policy, cache_dir=cache)
+
+
+def snippet(report: Report, args: argparse.Namespace, cache: str) -> Any:
+    """The specification's first snippet on inference, as written, with the package's name mapped; its policy's word is a tactic source."""
+    root = Path(__file__).resolve().parents[2]
+    sys.path += [str(root), str(root / "tests" / "layout")]
+    from spec_blocks import BLOCKS
+
+    from examples.small_model import small_model
+
+    model = small_model()
+    x = np.random.default_rng(0).standard_normal((1, 3, 32, 32)).astype(np.float32)
+    with contextlib.chdir(cache):
+        Path("model.onnx").write_bytes(model.SerializeToString())
+        names: dict[str, Any] = {"x": x}
+        exec(compile(BLOCKS["design 7.3"], "design 7.3", "exec"), names)
+    sess, (value,) = names["sess"], names["out"].values()
+    (want,) = reference(model.SerializeToString(), {"input": x})
+    error = relative_error(value, want)
+    report.bound("largest error in float16", error, at_most=TOLERANCE["float16"])
+    (region,) = sess.plan.regions
+    report.check(
+        (region.engine, region.precision) == ("tensorrt", "float16"), f"{region.engine} in {region.precision}"
+    )
+    rows = [(r.kernel, list(r.nodes)) for r in sess.receipt().evidence["r0"].rows]
+    decisions = [d.to_json() for d in sess.plan.decisions]
+    sess.close()
+    return {"error": error, "kernels": rows, "decisions": decisions}
 
 
 def outputs(report: Report, args: argparse.Namespace, cache: str) -> Any:
@@ -174,6 +205,7 @@ def version() -> int:
 
 
 PARTS = {
+    "snippet": snippet,
     "outputs": outputs,
     "profiles": profiles,
     "store": store,
