@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from ....types import DimLike
-from ...not_lowered import NotLowered
 from .context import OnnxLoweringContext, OpLowering, Results
 from .window import window
 
