@@ -94,8 +94,8 @@ def _fractional(rank: int) -> OpLowering:
     def lower(n: AtenLoweringContext) -> Results:
         b, x, samples = n.b, n.x, n.t("random_samples")
         kernel, out = per_dim(n["kernel_size"], rank), per_dim(n["output_size"], rank)
-        space = n.spec().shape[-rank:]
-        if not all(isinstance(d, int) for d in (*space, *out)):
+        space = [d for d in n.spec().shape[-rank:] if isinstance(d, int)]
+        if len(space) < rank or not all(isinstance(d, int) for d in out):
             raise NotLowered("a symbolic size is not supported")
         batch = n.spec().shape[:-rank] if n.spec().rank > rank + 1 else (1, n.spec().shape[0])
         order = (1, 0) if rank == 2 else (0, 1, 2)
