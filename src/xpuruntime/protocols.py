@@ -121,6 +121,7 @@ class ModelSource:
     wide_pairs: number of QuantizeLinear nodes whose codes have more than 8 bits.
     functions: (domain, name) of ops that the model defines itself (ONNX model-local functions).
     files:     every file that the digest covers, ``path`` first.
+    defaults:  names of graph inputs that an initializer gives a value. They are constants of the model, not in ``inputs``.
     plan_only: True if a compiled program is only explained, so that none of its native code is loaded.
     """
 
@@ -140,6 +141,7 @@ class ModelSource:
     functions: frozenset[tuple[str, str]] = frozenset()
     graph: Any = field(default=None, repr=False, compare=False)
     files: tuple[Path, ...] = field(default=(), repr=False, compare=False)
+    defaults: frozenset[str] = field(default=frozenset(), repr=False, compare=False)
     plan_only: bool = field(default=False, repr=False, compare=False)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from support.torch_oracle import run_natively  # noqa: E402
+from support.torch_oracle import run_natively, same  # noqa: E402
 
 
 def same_bits(got: Any, want: Any) -> None:
@@ -109,3 +109,27 @@ def test_histograms_of_the_range_of_the_content(dtype: str) -> None:
     x = torch.tensor([1.0, math.nan, 2.0], dtype=kind)  # PyTorch raises
     (got,) = run_natively([lambda x: torch.histc(x, 3)], x)
     assert got.isnan().all()
+
+
+@pytest.mark.parametrize("to", ["uint8", "int8", "int16", "float16", "bfloat16", "int32", "float32", "int64", "float64"])  # fmt: skip
+@pytest.mark.parametrize(
+    "dtype", ["uint8", "float16", "bfloat16", "int16", "float32", "int32", "float64", "int64"]
+)
+def test_views_in_another_type(dtype: str, to: str) -> None:
+    x = torch.randint(0, 256, (3, 5, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    x = x.view(getattr(torch, dtype))
+    kind = getattr(torch, to)
+    (got,) = run_natively([lambda x: x.view(kind)], x)
+    want = x.view(kind)
+    assert (got.dtype, got.shape) == (want.dtype, want.shape)
+    is_nan = want.isnan()
+    assert torch.equal(got.isnan(), is_nan)
+    assert torch.equal(got[~is_nan], want[~is_nan])
+
+
+def test_views_of_nothing_and_of_any_size() -> None:
+    same(lambda x: x.view(torch.uint8), torch.randn(3, 0))
+    same(lambda x: x.view(torch.float64), torch.randn(0, 4))
+    n = torch.export.Dim("n", min=2)
+    same(lambda x: x.view(torch.uint8), torch.randn(3, 5), dynamic_shapes=({1: n},), others=[(torch.randn(3, 8),)])  # fmt: skip
+    same(lambda x: x.view(torch.float64), torch.randn(3, 4), dynamic_shapes=({0: n},), others=[(torch.randn(7, 4),)])  # fmt: skip

@@ -1,4 +1,4 @@
-"""Distances of every pair of rows on native, against PyTorch in float64."""
+"""Distances of pairs of rows on native, against PyTorch in float64."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from support.torch_oracle import OfFunction, feeds_of, same  # noqa: E402
+from support.torch_oracle import OfFunction, feeds_of, run_natively, same  # noqa: E402
 
 import xpuruntime as xrt  # noqa: E402
 
@@ -46,3 +46,19 @@ def test_nan_and_infinity(p: float) -> None:
 def test_no_rows_and_no_columns() -> None:
     same(torch.cdist, torch.randn(0, 5), torch.randn(3, 5))
     same(torch.cdist, torch.randn(4, 0), torch.randn(3, 0))
+
+
+@pytest.mark.parametrize("p", [0.0, 0.5, 1.0, 2.0, 3.0, inf])
+def test_distances_within_a_set_of_rows(p: float) -> None:
+    x = torch.randn(37, 5, generator=torch.Generator().manual_seed(0))
+    x[3, 1], x[8, 0], x[9, 0] = nan, inf, inf
+    for rows in (x, x.double(), x[:2], x[:1], x[:0], x[:, :0]):
+        want = torch.pdist(rows, p)
+        (got,) = run_natively([lambda x: torch.pdist(x, p)], rows)
+        torch.testing.assert_close(got, want, rtol=2e-6, atol=0, equal_nan=True)
+    same(lambda x: torch.pdist(x, p), x[:3])
+
+
+def test_distances_of_any_number_of_rows() -> None:
+    first, others = torch.randn(5, 3), [(torch.randn(9, 3),), (torch.randn(3, 3),)]
+    same(torch.pdist, first, dynamic_shapes=({0: torch.export.Dim("n", min=3)},), others=others)

@@ -49,6 +49,13 @@ def test_wrong_arrays_are_named_with_what_to_do(change: dict[str, object], words
         assert word in str(caught.value)
 
 
+def test_an_input_with_an_initializer_takes_no_value() -> None:
+    """ONNX Runtime lets callers override such a default since IR version 4; here it is a constant of the compiled program."""
+    checked = Feeds("session('m')", SPECS, defaults=frozenset({"scale"}))
+    with pytest.raises(InputError, match=r"is a constant of the session and takes no value; got 'scale'\. Leave 'scale' out, or remove"):  # fmt: skip
+        checked.check({**RIGHT, "scale": np.float32(2)})
+
+
 def test_a_masked_array_without_a_mask_is_an_array() -> None:
     checked, _ = feeds().check({**RIGHT, "ids": np.ma.array(np.arange(4))})
     assert np.array_equal(checked["ids"], np.arange(4))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from support.device_under_test import named
@@ -308,3 +309,20 @@ def test_a_clamp_keeps_nan_and_the_sign_of_zero(limits: tuple[Any, Any], target:
     assert np.array_equal(got, want, equal_nan=True)
     same = ~np.isnan(want)
     assert np.array_equal(np.signbit(got[same]), np.signbit(want[same]))
+
+
+@pytest.mark.parametrize("target", ["cpu", "cpu:x86-64-v3", "cpu:x86-64-v2"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_hardswish_of_the_largest_floats_is_finite(dtype: str, target: str) -> None:
+    """PyTorch multiplies by clip(x + 3, 0, 6) before it divides by 6, which overflows above a sixth of the largest float."""
+    kind = DType.of(dtype).numpy
+    largest = float(ml_dtypes.finfo(kind).max)
+    numbers = [largest, largest / 2, largest / 7, -largest, np.nan, np.inf, -np.inf, *np.linspace(-4, 4, 12)]
+    feeds = {"x": np.array(numbers).astype(kind)}
+    b = ir.GraphBuilder("hardswish")
+    b.output("y", b.hardswish(b.input("x", f"{dtype}[19]")))
+    with np.errstate(invalid="ignore"):
+        want = ir.interp.run(b.build(), feeds)["y"].astype(np.float64)
+        got = run_native(b.build(), feeds, target=target)["y"].astype(np.float64)
+    assert got[:3].tolist() == feeds["x"][:3].astype(np.float64).tolist()
+    np.testing.assert_allclose(got, want, rtol=float(ml_dtypes.finfo(kind).eps), atol=1e-7)

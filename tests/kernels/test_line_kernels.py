@@ -159,6 +159,18 @@ def test_distances() -> None:
             c.add("cdist", y[0], x, p=p)
             c.add("cdist", y[:, :, :0], x[..., :0], p=p)
             c.add("cdist", y[:, :0], x, p=p)
+            for rows in (
+                x[1, 0],
+                y[0],
+                c.array(1, 3, dtype=dtype),
+                c.array(0, 3, dtype=dtype),
+                y[0, :, :0],
+                c.array(2, 0, dtype=dtype),
+            ):
+                c.add("pdist", rows, p=p)
+    c.add(
+        "pdist", c.array(1500, 1, dtype="float64"), p=1.0
+    )  # a million pairs, whose rows are found by a root
     assert check_cases(c) == []
 
 

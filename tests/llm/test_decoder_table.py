@@ -388,6 +388,15 @@ def test_values_that_are_not_supported_are_refused_by_name(family: str, field: s
     assert repr(value)[:80] in str(raised.value)
 
 
+@pytest.mark.parametrize("norms", [None, 1, 2])
+def test_new_falcon_layers_in_turn_are_refused(norms: int | None) -> None:
+    """transformers makes such a module with a norm more, and its forward fails."""
+    data = reference("falcon").config.to_dict()
+    data |= {"new_decoder_architecture": True, "parallel_attn": False, "num_ln_in_parallel_attn": norms}
+    with pytest.raises(ModelError, match=r"has an unsupported parallel_attn for new_decoder_architecture=True; got False\."):  # fmt: skip
+        DecoderConfig.from_json(data)
+
+
 @pytest.mark.parametrize("value", ["mamba", "", "deepseek_v3", "bert"])
 def test_an_unknown_family_is_refused_with_those_that_are_known(value: str) -> None:
     with pytest.raises(ModelError, match="has an unsupported model_type") as raised:

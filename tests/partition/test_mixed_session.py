@@ -222,6 +222,30 @@ def test_a_module_that_no_engine_has_whole_is_cut_without_being_asked(engine: st
         xrt.InferenceSession(module, engine=engine, example_inputs=x, exec_policy=strict, device="cpu")
 
 
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("name", ["qr", "svdvals", "eigvalsh", "pinv", "lu_factor"])
+def test_a_factorization_in_the_middle(name: str) -> None:
+    """The named engine refuses it with the op and what to pass; that then runs it."""
+    torch = pytest.importorskip("torch")
+
+    class Factored(torch.nn.Module):
+        def forward(self, x):
+            y = torch.tanh(x @ x.mT) + 3 * torch.eye(4)
+            result = getattr(torch.linalg, name)(y)
+            values = result[0].abs() if isinstance(result, tuple) else result.abs()
+            return torch.relu(values * 2 + 1)
+
+    module, x = Factored(), torch.randn(2, 4, 4, generator=torch.Generator().manual_seed(0))
+    op = {"svdvals": "_linalg_svd", "eigvalsh": "_linalg_eigh"}.get(name, f"linalg_{name}")  # fmt: skip
+    with pytest.raises(
+        EngineUnavailable, match=rf"{op}.*exec_policy=ExecutionPolicy\(allow_fallback='cpu'\)"
+    ):
+        xrt.InferenceSession(module, engine="native", example_inputs=x, device="cpu")
+    fallback = xrt.ExecutionPolicy(allow_fallback="cpu")
+    with xrt.InferenceSession(module, engine="native", example_inputs=x, device="cpu", exec_policy=fallback) as sess:  # fmt: skip
+        torch.testing.assert_close(sess.run([x])["output"], module(x), rtol=1e-4, atol=1e-4)
+
+
 def test_an_op_that_pytorch_decomposes_wrongly_is_computed_by_pytorch() -> None:
     torch = pytest.importorskip("torch")
 

@@ -201,7 +201,7 @@ class InferenceSession:
         self._input_info = self._executable.inputs
         self._output_info = self._executable.outputs
         who = f"session({self._model.name!r})"
-        self._feeds = Feeds(who, self._input_info, _bounds(source))
+        self._feeds = Feeds(who, self._input_info, _bounds(source), source.defaults)
         limit = contexts_limit(contexts)
         self._contexts = Contexts(who, self._executable, limit, execution.run_timeout_s)
         self._async = AsyncRuns(self._contexts)

@@ -38,7 +38,9 @@ _CHOICES = frozenset(["argmax", "argmin", "sort", "topk"])
 _LAYERS = frozenset(["attention", "conv", "embedding", "matmul", "norm", "rope"])
 _COLUMNS = 1024
 """Maximum columns of a weight for which a product that feeds a choice is computed in float32."""
-_STAY = frozenset(["cast", "bitcast", "sin", "cos", "cumsum", "cumprod", "prod", "cdist", "constant", "full"])
+_STAY = frozenset(
+    ["cast", "bitcast", "sin", "cos", "cumsum", "cumprod", "prod", "cdist", "pdist", "constant", "full"]
+)
 
 
 def run(graph: Graph, context: PassContext | None = None) -> Graph:

@@ -83,6 +83,8 @@ def iteration_space(graph: Graph, node: Node) -> IterationSpace | None:
     specs = [graph.values[v].spec for v in node.values] + [v.spec for v in node.outputs]
     if any(s is None or s.dtype not in TYPES for s in specs):
         return None
+    if node.op == "bitcast" and any(s.dtype in HALF_FLOATS for s in specs if s is not None):
+        return None  # in registers they are float32, which changes the bits of a signaling NaN
     if op.pointwise and not op.random and len(node.outputs) == 1:
         return IterationSpace(node.spec.shape)
     if node.op not in ROW_OPS or not isinstance(node.inputs[0], str):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from ...ir.attributes import Attrs
-from ...types import DType
+from ...types import HALF_FLOATS, DType
 from . import writers as to
 from .terms import COMPUTED, ExprTerm, PointwiseCall
 from .writers import Write
@@ -121,6 +121,8 @@ def why_not(op: str, operands: Sequence[DType], result: DType, attrs: Attrs) -> 
     for dtype in (*operands, result):
         if dtype not in COMPUTED:
             return f"{op} on {dtype.value}: generated code supports bool, integers of 8 to 64 bits and floats of 16 to 64 bits"
+    if op == "bitcast" and not HALF_FLOATS.isdisjoint((*operands, result)):
+        return "generated code computes 16-bit floats in float32, which changes the bits of a signaling NaN"
     if result is DType.BOOL and not template.supports_bool:
         return f"{op} is not defined for bool"
     if op == "div" and result is DType.BOOL:

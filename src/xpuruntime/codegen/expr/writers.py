@@ -181,14 +181,11 @@ def cast(s: PointwiseCall) -> str:
 
 
 def bitcast(s: PointwiseCall) -> str:
-    """Write a reinterpretation of the bits in a type of the same size."""
+    """Write a reinterpretation of the bits in a type of the same size; ``why_not`` refuses floats of 16 bits."""
     x = s.term(0)
     if DType.BOOL in (x.dtype, s.dtype):
         return converted(x, s.dtype)
-    text = f"encode<N>({x.text}, (const {STORAGE[x.dtype]} *)0)" if x.dtype in HALF_FLOATS else x.text
-    if s.dtype in HALF_FLOATS:
-        return f"decode<N>(bitcast<vec<uint16_t, N>>({text}), (const {STORAGE[s.dtype]} *)0)"
-    return f"bitcast<{compute_type(s.dtype)}>({text})"
+    return f"bitcast<{compute_type(s.dtype)}>({x.text})"
 
 
 def isnan(s: PointwiseCall) -> str:
@@ -267,9 +264,10 @@ def hardsigmoid(s: PointwiseCall) -> str:
 
 
 def hardswish(s: PointwiseCall) -> str:
-    """Write x times a linear function that is clipped to 0 and 1."""
+    """Write x times a linear function that is clipped to 0 and 1; dividing first keeps large x finite."""
     x = s.real()
-    return f"{x} * clip({_sure(s, f'{x} + {number_of(s, 3)}')}, {number_of(s, 0)}, {number_of(s, 6)}) / {number_of(s, 6)}"
+    clipped = f"clip({_sure(s, f'{x} + {number_of(s, 3)}')}, {number_of(s, 0)}, {number_of(s, 6)})"
+    return f"{x} * ({clipped} / {number_of(s, 6)})"
 
 
 def softplus(s: PointwiseCall) -> str:

@@ -27,7 +27,7 @@ def examples_of(model: ModelSource, example: Any) -> dict[str, Array] | None:
     if example is None:
         return None
     traced = model.format == "graph"
-    feeds = Feeds(f"session({model.name!r}): example_inputs", model.inputs)
+    feeds = Feeds(f"session({model.name!r}): example_inputs", model.inputs, defaults=model.defaults)
     names = [s.name for s in model.inputs]
     try:
         by_name = isinstance(example, Mapping) and (not traced or set(example) == set(names))

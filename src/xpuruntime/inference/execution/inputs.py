@@ -44,12 +44,19 @@ ToCaller = Callable[[Array], Any]
 class Feeds:
     """The inputs of one session, used to check the arguments of ``run``.
 
-    who:    the session's name in errors.
-    bounds: limits on the sizes of the model's symbols, where it declares them.
+    who:      the session's name in errors.
+    bounds:   limits on the sizes of the model's symbols, where it declares them.
+    defaults: names of graph inputs with an initializer, which are constants of the session.
     """
 
-    def __init__(self, who: str, inputs: Sequence[TensorSpec], bounds: Bounds = _NO_BOUNDS) -> None:
-        self.who, self._bounds = who, bounds
+    def __init__(
+        self,
+        who: str,
+        inputs: Sequence[TensorSpec],
+        bounds: Bounds = _NO_BOUNDS,
+        defaults: frozenset[str] = frozenset(),
+    ) -> None:
+        self.who, self._bounds, self._defaults = who, bounds, defaults
         self._inputs = tuple(inputs)
         self._specs = {s.name: s for s in inputs}
         self._names = tuple(self._specs)
@@ -109,6 +116,13 @@ class Feeds:
     def _check_names(self, inputs: Mapping[str, Any]) -> None:
         check_names(self.who, "inputs", inputs, "arrays")
         for name in inputs:
+            if name in self._defaults:
+                raise InputError(
+                    self.who,
+                    "an input with an initializer is a constant of the session and takes no value",
+                    got=repr(name),
+                    do=f"Leave {name!r} out, or remove the tensor {name!r} from graph.initializer of the ONNX file, which makes it a required input.",
+                )
             if name not in self._specs:
                 near = difflib.get_close_matches(str(name), self._names, n=1)
                 raise InputError(

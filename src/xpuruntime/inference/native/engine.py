@@ -209,7 +209,7 @@ def _elsewhere(model: ModelSource, graph: Graph, node: Node) -> str:
         if graph.states:  # such a model is not divided over engines
             names = ", ".join(s.name.removesuffix(".state") for s in graph.states)
             return f"{LEFT_TO_PYTORCH}. Or pass what the module keeps ({names}) as inputs, and return it: then a session leaves this op to PyTorch."
-        return "Leave engine out, or add allow_fallback='cpu': PyTorch then computes the nodes of its own operators."
+        return "Leave engine out, or pass exec_policy=ExecutionPolicy(allow_fallback='cpu'): PyTorch then computes the nodes of its own operators."
     return "Use a vendor engine for this model."
 
 

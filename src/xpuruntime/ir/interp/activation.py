@@ -53,8 +53,8 @@ def hardsigmoid(x: Array, *, alpha: float, beta: float) -> Array:
 
 
 def hardswish(x: Array) -> Array:
-    """Compute x * clip(x + 3, 0, 6) / 6."""
-    return np.asarray(x * np.clip(x + 3, 0.0, 6.0) / 6)
+    """Compute x * (clip(x + 3, 0, 6) / 6)."""
+    return np.asarray(x * (np.clip(x + 3, 0.0, 6.0) / 6))
 
 
 def softplus(x: Array, *, beta: float, threshold: float | None) -> Array:

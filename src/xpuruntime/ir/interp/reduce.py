@@ -161,10 +161,7 @@ def _running(accumulate: np.ufunc, start: int) -> Callable[..., Array]:
 
 def cdist(x: Array, other: Array, *, p: float) -> Array:
     """Return the p-norm of the difference of every pair of rows; for p = 0, too, NaN where a difference is NaN."""
-    difference = x[..., :, None, :] - other[..., None, :, :]
-    if p == 0:
-        return np.asarray(np.where(np.isnan(difference), np.nan, difference != 0).sum(-1))
-    return _distance(difference, p)
+    return _distance(x[..., :, None, :] - other[..., None, :, :], p)
 
 
 def pdist(x: Array, *, p: float) -> Array:
@@ -174,6 +171,8 @@ def pdist(x: Array, *, p: float) -> Array:
 
 
 def _distance(difference: Array, p: float) -> Array:
+    if p == 0:
+        return np.asarray(np.where(np.isnan(difference), np.nan, difference != 0).sum(-1))
     return vector_norm(difference, ord=p, dim=(difference.ndim - 1,), keepdim=False)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ...errors import ModelError
 from .biases import Alibi
 from .experts import ExpertLayers
 
@@ -34,6 +35,7 @@ class Variant:
     parts, ends: parts and ends that are added or renamed; None removes one.
     facts:    fields that are overridden. defaults: values of absent fields. Later variants see both.
     changes:  other fields of the row.
+    refused:  the field of ``when`` whose value is not supported together with the others.
     """
 
     when: Mapping[str, Any]
@@ -42,6 +44,7 @@ class Variant:
     facts: Mapping[str, Any] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
     changes: Mapping[str, Any] = field(default_factory=dict)
+    refused: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,11 +147,19 @@ class DecoderFamily:
         return self.keys.get(name, name)
 
     def resolved(self, facts: Mapping[str, Any]) -> tuple[DecoderFamily, dict[str, Any]]:
-        """Return the row and the fields of one config, after all variants."""
+        """Return the row and the fields of one config, after all variants. Raise ModelError for values that are not supported together."""
         facts = {**facts, **{k: facts.get(v) for k, v in self.otherwise.items() if facts.get(k) is None}}
         row, changed = self, dict(facts)
         for variant in self.variants:
             if all(changed.get(k) == v for k, v in variant.when.items()):
+                if variant.refused:
+                    others = ", ".join(f"{k}={v!r}" for k, v in variant.when.items() if k != variant.refused)
+                    raise ModelError(
+                        "language model",
+                        f"has an unsupported {variant.refused} for {others}",
+                        got=repr(variant.when[variant.refused]),
+                        do="Check config.json against the checkpoint.",
+                    )
                 parts, ends = _merged(row.parts, variant.parts), _merged(row.ends, variant.ends)
                 row = replace(row, parts=parts, ends=ends, **variant.changes)
                 absent = {k: v for k, v in variant.defaults.items() if changed.get(k) is None}

@@ -167,6 +167,8 @@ FALCON = DecoderFamily(
     aliases={"n_head": "num_attention_heads", "n_layer": "num_hidden_layers"},
     variants=(
         Variant(when={"alibi": True}, changes={"rotary": False, "alibi": Alibi(scaled=True, rounded=True)}),
+        # transformers makes such a module, whose forward fails
+        Variant(when={"new_decoder_architecture": True, "parallel_attn": False}, refused="parallel_attn"),
         Variant(when={"new_decoder_architecture": False, "multi_query": True}, facts={"num_kv_heads": 1}),
         Variant(when={"new_decoder_architecture": False, "multi_query": False}, facts={"num_kv_heads": None}),
         Variant(

@@ -62,6 +62,7 @@ def read_onnx(data: bytes, who: str, name: str, path: Path | None = None) -> Mod
         opsets=checked.opsets,
         functions=frozenset((f.domain, f.name) for f in proto.functions),
         files=(path, *external) if path else (),
+        defaults=frozenset(v.name for v in proto.graph.input if v.name in weights),
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from ....types import DimLike
-from ...not_lowered import NotLowered
 from .context import OnnxLoweringContext, OpLowering, Results
 from .window import window
 
@@ -72,8 +71,6 @@ def _roi_align(n: OnnxLoweringContext) -> Results:
 
 
 def _lp(n: OnnxLoweringContext) -> Results:
-    if n.attr("ceil_mode", 0) and n.attr("auto_pad", "NOTSET") not in ("NOTSET", ""):
-        raise NotLowered("auto_pad with ceil_mode is not supported")
     return str(n.b.lp_pool(n.x, **_window(n), p=float(n.attr("p", 2))))
 
 

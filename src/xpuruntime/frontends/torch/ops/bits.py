@@ -1,6 +1,8 @@
-"""Lowerings of ops on the bits of floats, and of common divisors of integers."""
+"""Lowerings of ops on the bits of floats, of views in another type, and of common divisors of integers."""
 
 from __future__ import annotations
+
+import numpy as np
 
 from ....types import DType
 from ...not_lowered import NotLowered
@@ -8,7 +10,7 @@ from .context import AtenLoweringContext, OpLowering, Results
 
 __all__ = ["LOWERINGS"]
 
-_WORDS = {16: DType.INT16, 32: DType.INT32, 64: DType.INT64}
+_WORDS = {8: DType.UINT8, 16: DType.INT16, 32: DType.INT32, 64: DType.INT64}
 _MANTISSA_BITS = {DType.FLOAT32: 23, DType.FLOAT64: 52}
 _EUCLID_STEPS = {8: 14, 16: 26, 32: 48, 64: 94}
 """Steps of Euclid's algorithm for integers of these bits: two consecutive Fibonacci numbers need the most."""
@@ -18,7 +20,7 @@ def _nextafter(n: AtenLoweringContext) -> Results:
     """Lower nextafter: the bits of a float, taken as an integer, count away from zero."""
     b, result = n.b, n.out().dtype
     word = _WORDS.get(result.bits)
-    if word is None:
+    if word is None or result.bits < 16:
         raise NotLowered(f"{result.value} is not supported")
     x, y = n.cast(n.x, result), n.cast(n.t("other"), result)
     equal, is_zero = b.eq(x, y), b.eq(x, 0.0)
@@ -81,9 +83,37 @@ def _lcm(n: AtenLoweringContext) -> Results:
     return n.cast(str(b.abs(b.mul(b.div(x, one, rounding_mode="trunc"), y))), result)
 
 
+def _as_type(n: AtenLoweringContext, value: str, to: DType) -> str:
+    return value if n.spec(value).dtype is to else str(n.b.bitcast(value, dtype=to))
+
+
+def _view(n: AtenLoweringContext) -> Results:
+    """Lower a view in another type. Elements are split into smaller ones, or joined to larger ones, the low bits first."""
+    n.ignore("dtype")
+    b, spec, to = n.b, n.spec(), n.dtype()
+    few, many = sorted((spec.dtype.bits, to.bits))
+    if few == many:
+        return _as_type(n, n.x, to)
+    if few not in _WORDS or many not in _WORDS or spec.dtype.is_complex or to.is_complex or not spec.rank:
+        raise NotLowered(f"elements of {spec.dtype.value} as {to.value} are not supported")
+    ratio, mask, wide = many // few, (1 << few) - 1, DType.INT64 if many == 64 else DType.INT32
+    shifts = n.like(np.arange(ratio) * few, wide)
+    *batch, last = spec.shape
+    if to.bits == few:
+        word = n.cast(_as_type(n, n.x, _WORDS[many]), wide)
+        parts = b.bitwise_right_shift(b.unsqueeze(word, dims=[spec.rank]), shifts)
+        narrow = n.cast(str(b.bitwise_and(parts, mask)), _WORDS[few])
+        return _as_type(n, str(b.view(narrow, size=[*batch, last * ratio])), to)
+    word = n.cast(_as_type(n, n.x, _WORDS[few]), wide)
+    parts = b.view(b.bitwise_and(word, mask), size=[*batch, last // ratio, ratio])
+    joined = str(b.sum(b.bitwise_left_shift(parts, shifts), dim=[spec.rank], dtype=wide))
+    return _as_type(n, n.cast(joined, _WORDS[many]), to)
+
+
 LOWERINGS: dict[str, OpLowering] = {
     "frexp.Tensor": _frexp,
     "gcd": _gcd,
     "lcm": _lcm,
     "nextafter": _nextafter,
+    "view.dtype": _view,
 }

@@ -130,13 +130,6 @@ def _copy(n: AtenLoweringContext) -> Results:
     return source if n.spec(source).shape == n.out().shape else str(n.b.expand(source, size=n.out().shape))
 
 
-def _bitcast(n: AtenLoweringContext) -> Results:
-    n.ignore("dtype")
-    if n.spec().dtype is n.dtype():
-        return n.x
-    return str(n.b.bitcast(n.x, dtype=n.dtype()))
-
-
 def _fake_quantize(n: AtenLoweringContext) -> Results:
     scale, zero = n.like(n["scale"], DType.FLOAT32), n.like(n["zero_point"], DType.INT32)
     limits = {k: n[k] for k in ("quant_min", "quant_max")}
@@ -214,7 +207,6 @@ LOWERINGS: dict[str, OpLowering] = (
         "fmax": _unless_nan("maximum"),
         "fmin": _unless_nan("minimum"),
         "copy": _copy,
-        "view.dtype": _bitcast,
         "fake_quantize_per_tensor_affine": _fake_quantize,
     }
 )
