@@ -37,7 +37,7 @@ ROUND_SECONDS = 0.4
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=str(__doc__).split("\n", 1)[0])
-    parser.add_argument("--models", nargs="*", default=list(MODELS), choices=MODELS)
+    parser.add_argument("--models", nargs="+", default=list(MODELS), choices=MODELS)
     parser.add_argument("--engines", nargs="*", default=list(ENGINES), choices=ENGINES)
     parser.add_argument("--threads", nargs="*", type=int, default=[1, 2])
     parser.add_argument("--precisions", nargs="*", default=["float32", "bfloat16"], choices=list(LIMITS))
@@ -51,6 +51,8 @@ def main() -> int:
     parser.add_argument("--keep", action="store_true")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the result here, after every model")
     options = parser.parse_args()
+    if options.json and not options.json.parent.is_dir():
+        parser.error(f"--json: there is no folder {options.json.parent}")
     about = facts("torch", "onnxruntime", "openvino", "numpy")
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
@@ -59,14 +61,13 @@ def main() -> int:
             for precision in options.precisions:
                 for threads in options.threads:
                     rows += _measure(name, Path(folder), precision, threads, options, reference)
-            summary = _summary(rows)
+            result = {"machine": about, "rows": rows, "summary": _summary(rows)}
             if options.json:
-                document = {"machine": about, "rows": rows, "summary": summary}
-                options.json.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    for line in summary["lines"]:
+                options.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    for line in result["summary"]["lines"]:
         print(line)
     if options.keep:
-        print("wrote", keep("cpu_models", {"machine": about, "rows": rows, "summary": summary}))
+        print("wrote", keep("cpu_models", result))
     return 0 if all(r["ok"] for r in rows if r["engine"] == "native") else 1
 
 

@@ -57,7 +57,7 @@ def snippet(report: Report, args: argparse.Namespace, cache: str) -> Any:
     sess, (value,) = names["sess"], names["out"].values()
     (want,) = reference(model.SerializeToString(), {"input": x})
     error = relative_error(value, want)
-    report.bound("largest error in float16", error, at_most=TOLERANCE["float16"])
+    report.bound("largest error with fp16=True", error, at_most=TOLERANCE["float16"])
     (region,) = sess.plan.regions
     report.check(
         (region.engine, region.precision) == ("tensorrt", "float16"), f"{region.engine} in {region.precision}"
