@@ -179,6 +179,8 @@ def _product_stage(
     run = f"run<{kind}{f', {pixel_bytes}' if pixel_bytes else ''}>(shape, blocks"
     if tile.arithmetic == "Bf16Tiles":
         run = f"run_tiles<act::{act_of(call)}>(shape, blocks"
+        if tile.tile_lines:
+            run = f"run_tile_lines<act::{act_of(call)}>(shape, blocks, {braces(tile.tile_lines)}"
     elif tile.lines[0]:
         step = shape.stride[2] * shape.channels * tile.row_bytes
         run = f"run_lines<{kind}, {step}>(shape, blocks, {', '.join(map(str, tile.lines))}"

@@ -18,6 +18,12 @@ _CHUNK_BYTES = {"F32": 768, "F64": 768, "Bf16Pairs": 768, "Bf16Tiles": 1152}
 _AMX_TILE = 32
 """Pixels, filters and depth of the AMX product (``tile_product``)."""
 
+_MIN_UNIT = 10
+"""Minimum pixels of a tile of A that are adjacent in a row of output, for AMX by input lines. Gathered rows fill their tiles."""
+
+_LINE_PIXELS, _LINE_BYTES = 256, 768 * 1024
+"""AMX by input lines: pixels of a block, over which a chunk of filters stays in the first cache, and maximum bytes of its copied lines."""
+
 _ACCUMULATOR_BYTES = 256 * 1024
 """Bytes of partial sums in scratch: a quarter of the L2 cache of current server cores."""
 
@@ -48,7 +54,8 @@ class ConvTiling:
     tiles_per_gather: tiles of filters that share gathered rows.
     lines:    for few channels: the input lines that a block reads per plane of the kernel (``block`` then counts rows of pixels), the elements of
               each, and the columns of a block.
-    planes:   planes of the kernel, for ``lines``.
+    planes:   planes of the kernel, for ``lines`` and ``tile_lines``.
+    tile_lines: for AMX by input lines, the fields of ``conv::TileLines``; empty for gathered rows. ``block`` then counts rows of pixels.
     """
 
     arithmetic: str
@@ -62,6 +69,7 @@ class ConvTiling:
     tiles_per_gather: int
     lines: tuple[int, int, int] = (0, 0, 0)
     planes: int = 1
+    tile_lines: tuple[int, ...] = ()
 
     @property
     def tile(self) -> int:
@@ -75,7 +83,16 @@ class ConvTiling:
 
     @property
     def scratch_bytes(self) -> int:
-        """Bytes of scratch: gathered rows, partial sums, biases, two offsets per pixel. ``run_lines`` has input lines in place of rows."""
+        """Bytes of scratch: gathered rows, partial sums, biases, two offsets per pixel. Kernels by lines have input lines in place of rows."""
+        if self.tile_lines:
+            count, pixels, pitch, columns, unit = self.tile_lines
+            units = self.block * -(-columns // unit)
+            once = self.depth * self.row_bytes <= _CHUNK_BYTES[self.arithmetic]
+            sums = (2 if once else self.tiles_per_gather * units) * 16 + self.tiles_per_gather
+            steps = self.depth // _AMX_TILE
+            return (
+                self.planes * count * pixels * pitch * self.row_bytes + 4 * sums * self.tile + 8 * steps + 64
+            )
         if self.lines[0]:
             count, length, columns = self.lines
             sums = (self.pixels + self.tiles) * self.tile
@@ -99,10 +116,11 @@ def tiling(shape: ConvShape, dtype: DType, target: CodegenTarget) -> ConvTiling:
     isa: IsaLevel = isa_of(target)
     config = target.config
     if dtype is DType.BFLOAT16 and "amx-bf16" in isa.features and _fills_tiles(shape):
-        return _amx_tiling(shape, config.max_threadgroup_3d_xy * config.max_threadgroup_3d_z)
+        by_lines = _tile_lines(shape)
+        return by_lines or _amx_tiling(shape, config.max_threadgroup_3d_xy * config.max_threadgroup_3d_z)
     pairs = dtype is DType.BFLOAT16 and "avx512bf16" in isa.features
-    by_lines = _by_lines(shape, pairs)
-    pairs = pairs and not by_lines
+    few_channels = _by_lines(shape, pairs)
+    pairs = pairs and not few_channels
     kind = "Bf16Pairs" if pairs else "F64" if dtype is DType.FLOAT64 else "F32"
     lanes = isa.lanes(8 if kind == "F64" else 4)
     # Registers without those of the operands.
@@ -114,7 +132,7 @@ def tiling(shape: ConvShape, dtype: DType, target: CodegenTarget) -> ConvTiling:
     )
     tiles = max(1, -(-filters // (vectors * lanes)))
     max_pixels = accumulators // vectors
-    if by_lines:
+    if few_channels:
         return _line_tiling(shape, kind, lanes, vectors, max_pixels, tiles, config.max_threadgroup_3d_z)
     total_pixels = max(1, shape.pixels)
     max_block = max(1, config.max_threadgroup_3d_xy * config.max_threadgroup_3d_z)
@@ -156,6 +174,51 @@ def _amx_tiling(shape: ConvShape, max_pixels: int) -> ConvTiling:
     )
 
 
+def _tile_lines(shape: ConvShape) -> ConvTiling | None:
+    """Return the tiling of AMX by input lines; None where rows are gathered: channels that are no whole steps, few columns, long lines.
+
+    A block has at most ``_LINE_PIXELS`` pixels, fewer where tasks would be few.
+    """
+    height, width, planes = shape.out[1], shape.out[2], shape.images * shape.out[0]
+    whole = shape.channels > 0 and shape.channels % _AMX_TILE == 0 and shape.x[1] == 1
+    if shape.transposed or not whole or not shape.pixels:
+        return None
+    tiles = -(-shape.filters // _AMX_TILE)
+    columns = -(-width // -(-width // _LINE_PIXELS))
+    unit = -(-columns // -(-columns // 16))
+    columns = min(-(-columns // unit) * unit, width)
+    across = -(-width // columns)
+    rows = min(-(-_LINE_PIXELS // columns), height, planes * height * across * tiles * shape.groups // TASKS)
+    # Pixels are not all in few sets of the first cache.
+    pitch = shape.channels + (_AMX_TILE if shape.stride[2] * shape.channels >= 512 else 0)
+    pixels = _reach(shape, 2, columns)
+    line_bytes = shape.kernel[0] * pixels * pitch * 2 if _has_padding(shape) else 0
+    while rows > 1 and _reach(shape, 1, rows) * line_bytes > _LINE_BYTES:
+        rows = -(-rows // 2)
+    rows = max(rows, 1)
+    count = _reach(shape, 1, rows) if line_bytes else 0
+    if unit < _MIN_UNIT or count * line_bytes > _LINE_BYTES:
+        return None
+    depth = shape.taps * shape.channels
+    fits = max(1, _ACCUMULATOR_BYTES // (rows * -(-columns // unit) * 16 * _AMX_TILE * 4))
+    together = tiles if depth * 2 <= _CHUNK_BYTES["Bf16Tiles"] else min(tiles, fits)
+    return ConvTiling(
+        "Bf16Tiles", 16, _AMX_TILE, 2, depth, rows, planes * -(-height // rows) * across, tiles, together,
+        planes=shape.kernel[0], tile_lines=(count, pixels, pitch, columns, unit),
+    )  # fmt: skip
+
+
+def _reach(shape: ConvShape, dim: int, count: int) -> int:
+    """Return the input positions from the first to the last that ``count`` neighbors of the output read along a dim."""
+    return (count - 1) * shape.stride[dim] + (shape.kernel[dim] - 1) * shape.dilation[dim] + 1
+
+
+def _has_padding(shape: ConvShape) -> bool:
+    """Return whether a window is not wholly in the input, or the input begins before the first window."""
+    ends = (_reach(shape, d, shape.out[d]) - shape.begin[d] for d in range(3))
+    return any(shape.begin) or any(end > size for end, size in zip(ends, shape.size, strict=True))
+
+
 def _by_lines(shape: ConvShape, pairs: bool) -> bool:
     """Return whether whole input lines are faster than gathered rows: few contiguous channels, no gaps between taps.
 
@@ -183,7 +246,7 @@ def _line_tiling(
     row_blocks = max(1, planes * -(-height // rows))
     across = max(-(-width // _MAX_COLUMNS), min(-(-TASKS // (row_blocks * tiles)), width // (2 * max_pixels)))
     columns = min(-(-width // max(across, 1) // pixels) * pixels, width)
-    count = (rows - 1) * shape.stride[1] + (shape.kernel[1] - 1) * shape.dilation[1] + 1
+    count = _reach(shape, 1, rows)
     reach = (-(-columns // pixels) * pixels - 1) * shape.stride[2] + shape.kernel[2]
     length = -(-reach * shape.channels // 16) * 16
     blocks = row_blocks * -(-width // columns)
