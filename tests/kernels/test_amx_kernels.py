@@ -276,7 +276,7 @@ def test_lines_are_read_where_channels_are_whole_steps_and_rows_are_long(
         1, 1, channels, 64, (1, width, width), (1, out, out), (1, 3, 3), (1, 1, 1), (1, 1, 1),
         (0, padding, padding), strides, strides,
     )  # fmt: skip
-    by_lines = tiling(shape, DType.BFLOAT16, OWN).tile_lines
+    by_lines = tiling(shape, DType.BFLOAT16, OWN).windows
     assert ("none" if not by_lines else "copied" if by_lines[0] else "in place") == lines
 
 
