@@ -396,6 +396,56 @@ def test_depthwise_on_every_level_and_dtype(level, dtype):
     )  # fmt: skip
 
 
+ROWS = {
+    "two rows": {"kernel": (2, 3), "padding": [1, 1]},
+    "three": {"padding": [1, 1]},
+    "three, stride": {"padding": [1, 1], "stride": [2, 2]},
+    "four rows": {"kernel": (4, 5), "padding": [2, 2, 1, 2]},
+    "five": {"kernel": (5, 5), "padding": [2, 2]},
+    "five, stride": {"kernel": (5, 5), "padding": [2, 2], "stride": [2, 2]},
+    "seven": {"kernel": (7, 7), "padding": [3, 3]},
+    "dilated rows": {"kernel": (3, 3), "padding": [3, 1], "dilation": [3, 1]},
+    "one column": {"kernel": (3, 1), "padding": [1, 0]},
+    "rows in padding only": {"kernel": (3, 3), "padding": [4, 1], "stride": [1, 2]},
+    "cropping": {"kernel": (3, 3), "padding": [-1, 1, 0, -2]},
+}  # fmt: skip
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.level("x86-64-v4+bf16")
+@pytest.mark.parametrize("name", ROWS)
+def test_depthwise_by_pairs_of_rows(name):
+    """Infinities and NaNs reach only the windows around them: an odd row of taps is not multiplied by what is next to it."""
+    target = "cpu:x86-64-v4+bf16"
+    for c, size in ((2, (6, 5)), (37, (8, 20)), (80, (5, 9))):
+        x = draw(c, 2, c, *size, dtype=ml_dtypes.bfloat16)
+        shape = ROWS[name] | {"n": 2, "c": c, "o": c, "groups": c, "size": size, "kernel_row": CpuDepthwise()}
+        conv(**shape, x=x, dtype=x.dtype, target=target, residual=True, act="relu6", pad_to=8, split=c)
+        rng = np.random.default_rng(c)
+        for value in (np.nan, np.inf, -np.inf):
+            x[rng.random(x.shape) < 0.01] = value
+        conv(**shape, x=x, dtype=x.dtype, target=target, bias=False)
+
+
+@pytest.mark.parametrize("act", ["relu6", "hardswish"])
+@pytest.mark.parametrize("level", LEVELS)
+def test_bounded_activations_keep_nan(level, act):
+    x = draw(7, 1, 20, 6, 6) * 8
+    x[0, 3, 0, 5], x[0, 5, 2, 2], x[0, 19, 4, 0] = np.nan, np.inf, -np.inf
+    (y,) = conv(
+        c=20,
+        o=20,
+        groups=20,
+        size=(6, 6),
+        padding=[1, 1],
+        x=x,
+        act=act,
+        target=level,
+        kernel_row=CpuDepthwise(),
+    )
+    assert np.isnan(y[0, 3, 0, 5])
+
+
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "dtype", [np.int8, np.uint8, np.int16, np.int32, np.int64, np.float32, np.float64, np.float16]
