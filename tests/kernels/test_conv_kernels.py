@@ -8,6 +8,8 @@ from dataclasses import replace
 import ml_dtypes
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from support.convolutions import LEVELS, conv, conv_call, draw
 from support.device_under_test import named
 from support.native import check
@@ -318,6 +320,47 @@ def test_generated_on_every_level_and_dtype(level, dtype):
         target=level,
         split=1,
     )
+
+
+LINES = {
+    "padding": {"padding": [1, 1], "residual": True, "act": "relu"},
+    "two by two": {"size": (15, 22), "padding": [1, 1], "stride": [2, 2], "n": 2},
+    "in place": {"size": (9, 30), "residual": True},
+    "in place, odd pitch": {"size": (9, 30), "pad_to": 33},
+    "one tap, step": {"size": (9, 55), "kernel": (1, 1), "stride": [2, 2], "pad_to": 64},
+    "chunks": {"c": 224, "o": 70, "size": (7, 7), "padding": [1, 1]},
+    "groups": {"c": 64, "o": 54, "groups": 2, "padding": [1, 1], "pad_to": 96},
+    "dilated, cropping": {"padding": [-1, 2, 3, -1], "dilation": [2, 1]},
+    "volume": {"size": (3, 5, 9), "kernel": (3, 2, 3), "padding": [1, 0, 1]},
+    "line": {"size": (300,), "kernel": (5,), "padding": [2]},
+    "transposed": {"transposed": True, "stride": [2, 2], "padding": [1, 1], "kernel": (4, 4)},
+}
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name", LINES)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, ml_dtypes.bfloat16])
+def test_input_lines_on_every_level(level, name, dtype):
+    conv(**({"c": 32, "o": 37, "size": (8, 13)} | LINES[name]), dtype=dtype, target=level, split=3)
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    data=st.data(),
+    channels=st.sampled_from([16, 32, 96]),
+    dtype=st.sampled_from([np.float32, ml_dtypes.bfloat16]),
+)
+def test_input_lines_drawn_at_random(data, channels, dtype):
+    def both(low, high):
+        return tuple(data.draw(st.integers(low, high)) for _ in range(2))
+
+    groups, kernel = data.draw(st.integers(1, 2)), both(1, 3)
+    conv(
+        n=data.draw(st.integers(1, 2)), c=channels * groups, o=data.draw(st.integers(1, 70)) * groups, groups=groups, kernel=kernel,
+        size=(data.draw(st.integers(7, 14)), data.draw(st.integers(7, 40))), stride=[*both(1, 3)], dilation=[*both(1, 2)],
+        padding=[*both(0, 3)], residual=data.draw(st.booleans()), pad_to=data.draw(st.sampled_from([1, 33, 64])), dtype=dtype, split=2,
+    )  # fmt: skip
 
 
 @pytest.mark.sampled(3)

@@ -22,8 +22,9 @@ _MIN_UNIT, _MIN_COLUMNS = 10, 4
 """Minimum pixels of a tile of A that are adjacent in a row of output, for AMX by input lines, and columns for vectors by input lines. Gathered rows
 fill their tiles, too."""
 
-_LINE_PIXELS = 256
-"""Maximum pixels of a block by input lines, over which a chunk of filters stays in the first cache."""
+_LINE_PIXELS, _LINE_BYTES, _AMX_LINE_BYTES = 256, 384 * 1024, 768 * 1024
+"""Maximum pixels of a block by input lines, over which a chunk of filters stays in the first cache, and maximum bytes of its lines. They stay in the
+second cache, which is larger where AMX is."""
 
 _ACCUMULATOR_BYTES = 256 * 1024
 """Bytes of partial sums in scratch: a quarter of the L2 cache of current server cores."""
@@ -194,7 +195,7 @@ def _amx_windows(shape: ConvShape) -> ConvTiling | None:
     unit = -(-columns // -(-columns // 16))
     tiles = -(-shape.filters // _AMX_TILE)
     first = ConvTiling("Bf16Tiles", 16, _AMX_TILE, 2, shape.taps * shape.channels, 0, 0, tiles, 0)
-    return _windows(shape, first, unit, 768 * 1024) if unit >= _MIN_UNIT else None
+    return _windows(shape, first, unit, _AMX_LINE_BYTES) if unit >= _MIN_UNIT else None
 
 
 def _vector_windows(shape: ConvShape, dtype: DType, isa: IsaLevel, gathered: ConvTiling) -> ConvTiling | None:
@@ -231,7 +232,10 @@ def _vector_windows(shape: ConvShape, dtype: DType, isa: IsaLevel, gathered: Con
     tiles = -(-shape.filters // (vectors * lanes))
     first = replace(gathered, pixels=pixels, vectors=vectors, depth=shape.taps * shape.channels, tiles=tiles)
     stored = {4: DType.FLOAT32, 8: DType.FLOAT64, 2: DType.BFLOAT16}[row] is dtype
-    return _windows(shape, first, pixels, 384 * 1024, in_place=stored and width % pixels == 0)
+    in_place = (
+        stored and width % pixels == 0 and shape.x[4] * row % 4 == 0
+    )  # a word of two bfloat16 is not split
+    return _windows(shape, first, pixels, _LINE_BYTES, in_place)
 
 
 def _has_whole_steps(shape: ConvShape, step: int) -> bool:
