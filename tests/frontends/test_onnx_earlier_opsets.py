@@ -64,6 +64,8 @@ CASES: list[tuple[int, str, list[Array], dict[str, Any], Array]] = [
     (6, "Dropout", [X], {"is_test": 1, "ratio": 0.5}, X),
     (7, "Upsample", [X], {"scales": [1.0, 1.0, 2.0, 3.0]}, X.repeat(2, 2).repeat(3, 3)),
     (1, "Upsample", [X], {"height_scale": 2.0, "width_scale": 3.0}, X.repeat(2, 2).repeat(3, 3)),
+    (10, "Resize", [X, np.array([1, 1, 1, 0.6], np.float32)], {}, X[..., [0, 2, 4]]),
+    (10, "Resize", [X, np.array([1, 1, 2, 0.6], np.float32)], {}, X.repeat(2, 2)[..., [0, 2, 4]]),
     (6, "Gemm", [PAIRS, PAIRS, C3[:2]], {"broadcast": 1, "transB": 1}, PAIRS @ PAIRS.T + C3[:2]),
     (8, "MatMul", [PAIRS, PAIRS], {}, PAIRS @ PAIRS),
     (8, "Flatten", [X], {"axis": 2}, X.reshape(6, 20)),

@@ -12,6 +12,7 @@ import numpy as np  # noqa: E402
 from support.torch_oracle import OfFunction, feeds_of, opaque, same  # noqa: E402
 
 import xpuruntime as xrt  # noqa: E402
+from xpuruntime.errors import RunError  # noqa: E402
 from xpuruntime.frontends.torch import import_torch  # noqa: E402
 from xpuruntime.ir import interp  # noqa: E402
 
@@ -51,6 +52,31 @@ def grid(x: Any) -> Any:
 def test_contents_that_the_program_decides(function: Any, shape: tuple[int, ...]) -> None:
     graph = same(function, draw(*shape))
     assert not graph.symbols
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, i: x[i],
+        lambda x, i: x[:, i, 1:],
+        lambda x, i: x[i, i, i] * x[i - 1],
+        lambda x, i: x[x[:, 0, 0].argmax()],
+        lambda x, i: x[..., i.item()],
+    ],
+)
+def test_a_scalar_tensor_is_a_position(function: Any) -> None:
+    same(function, draw(3, 4, 5), torch.tensor(1), others=[(draw(3, 4, 5), torch.tensor(k)) for k in (-1, 2)])
+
+
+def test_a_position_outside_of_a_dim_fails_the_run() -> None:
+    model = OfFunction(lambda x, i: x[:, i]).eval()
+    session = xrt.InferenceSession(model, example_inputs=(draw(3, 4), torch.tensor(1)), engine="native")
+    for i in (-4, 3):
+        (y,) = session.run([draw(3, 4), torch.tensor(i)]).values()
+        assert torch.equal(y, draw(3, 4)[:, i])
+    for i in (-5, 4):
+        with pytest.raises(RunError, match=f"index {i} is outside a dim of 4"):
+            session.run([draw(3, 4), torch.tensor(i)])
 
 
 class Cuts(nn.Module):

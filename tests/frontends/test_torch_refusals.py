@@ -178,6 +178,21 @@ def test_parts_of_as_many_rows_as_a_mask_names_are_no_raw_error() -> None:
     assert "split" in str(graph)
 
 
+def test_a_position_from_a_tensor_in_a_write_says_how_to_write() -> None:
+    def written(x: Any, i: Any) -> Any:
+        y = x.clone()
+        y[i] = 7.0
+        return y
+
+    with pytest.raises(ModelError) as caught:
+        xrt.extract_ir(OfFunction(written).eval(), (torch.randn(3, 4), torch.tensor(1)))
+    text = str(caught.value)
+    assert "takes a fixed position or number from the content of a tensor" in text
+    assert "test_torch_refusals.py" in text
+    assert "x[i.view(1)]" in text
+    same(lambda x, i: written(x, i.view(1)), torch.randn(3, 4), torch.tensor(-1))
+
+
 def test_wrong_arguments_say_what_is_wanted() -> None:
     with pytest.raises(InputError, match=r"needs example inputs; got str. Pass one tensor, a tuple"):
         xrt.extract_ir(nn.ReLU(), "x")

@@ -150,20 +150,22 @@ def called_together_us(
     first: int = 20,
     settle: Callable[[], Any] = lambda: None,
 ) -> dict[str, float]:
-    """Return the median microseconds of each call like ``called_us``, measured in turns, so that a machine that slows down slows all of them.
+    """Return the microseconds of each call like ``called_us``, measured in turns, so that a machine that slows down slows all of them.
 
-    Every other turn goes backwards, so that no call always follows the same one.
+    Every other turn goes backwards, so that no call always follows the same one. A call is faster after itself than after another, so its time is
+    the mean of two medians, one for each direction: the median of both together would lie anywhere between them.
     """
-    seconds: dict[str, list[float]] = {name: [] for name in works}
+    seconds: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in works}
     order = list(works.items())
     for i in range(first + times):
-        for name, work in order if i % 2 == 0 else reversed(order):
+        backwards = i % 2
+        for name, work in reversed(order) if backwards else order:
             start = time.perf_counter()
             work()
             if i >= first:
-                seconds[name].append(time.perf_counter() - start)
+                seconds[name][backwards].append(time.perf_counter() - start)
             settle()
-    return {name: statistics.median(each) * 1e6 for name, each in seconds.items()}
+    return {name: statistics.mean(map(statistics.median, each)) * 1e6 for name, each in seconds.items()}
 
 
 def queued_us(work: Callable[[], Any], each: int = 20, rounds: int = 9) -> float:

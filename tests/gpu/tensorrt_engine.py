@@ -143,8 +143,8 @@ def device_tensors(report: Report, args: argparse.Namespace, cache: str) -> Any:
         errors = [relative_error(np.asarray(y.to_numpy()), reference(model, f)[0]) for f, y in late]
         report.bound("24 queued runs: largest error", max(errors), at_most=1e-5)
         found = {"small": _overhead(report, "small", sess, {"x": x}, want)}
-    for name, make in NETWORKS.items():  # what a run adds does not depend on how well the builder chose
-        model, feeds = make()
+    for name in args.networks:  # what a run adds does not depend on how well the builder chose
+        model, feeds = NETWORKS[name]()
         (want,) = reference(model, feeds)
         with opened(model, args, cache, options={"builder_optimization_level": "1"}) as sess:
             tensors = {n: DeviceBuffer.from_numpy(a, DEVICE) for n, a in feeds.items()}
@@ -220,6 +220,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}")
     parser.add_argument("--out", type=Path, metavar="FILE.json")
     parser.add_argument("--tactic-sources", default="")
+    parser.add_argument(
+        "--networks", nargs="*", default=list(NETWORKS), choices=list(NETWORKS), help="of device_tensors"
+    )
     parser.add_argument("--dry-run", action="store_true")
     args = parser.parse_args(argv)
     unknown = set(args.parts) - set(PARTS)

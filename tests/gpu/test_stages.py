@@ -40,6 +40,21 @@ def test_every_step_has_its_script_and_takes_its_arguments(
     assert all(step.name in plan for step in stages.STEPS)
 
 
+def test_calls_that_are_slower_after_another_one_have_equal_times(
+    machine: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A median of both kinds of turns would be 10 for one call and 30 for the other if a single turn is late."""
+    now, last, late = [0.0], [""], iter([1e-6])
+
+    def call(name: str) -> None:
+        now[0] += (10e-6 if last[0] == name else 30e-6) + (next(late, 0) if name == "a" else 0)
+        last[0] = name
+
+    monkeypatch.setattr(machine.time, "perf_counter", lambda: now[0])
+    found = machine.called_together_us({"a": lambda: call("a"), "b": lambda: call("b")}, times=100)
+    assert found == pytest.approx({"a": 20.0, "b": 20.0})
+
+
 def test_tests_run_without_a_plugin_that_warns_beside_xdist(stages: ModuleType, tmp_path: Path) -> None:
     """pytest-benchmark, which images of vendors bring; turning off what is not installed is nothing to pytest."""
     (step,) = [s for s in stages.STEPS if s.name == "native-tests"]

@@ -21,7 +21,10 @@ from xpuruntime.compiler import compile as compile_graph
 from xpuruntime.errors import XpuError
 from xpuruntime.ir import Graph, GraphBuilder
 from xpuruntime.kernels.cpu.conv.generated import GeneratedConv
+from xpuruntime.kernels.cpu.conv.tiling import tiling
+from xpuruntime.kernels.spec.conv_shape import ConvShape
 from xpuruntime.runtime import Executor
+from xpuruntime.types import DType
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 LEVEL = "cpu:x86-64-v4+amx"
@@ -70,6 +73,8 @@ def linear(
         (33, 33, 33),
         (17, 31, 64),
         (197, 100, 70),
+        (70, 96, 24),
+        (45, 40, 80),
         (40, 64, 1100),
         (600, 10, 40),
         (64, 48, 0),
@@ -204,6 +209,18 @@ CONVOLUTIONS: dict[str, dict[str, Any]] = {
     "line": {"size": (31,), "kernel": (4,), "stride": [3], "padding": [2]},
     "volume": {"c": 20, "o": 9, "size": (4, 5, 6), "kernel": (2, 3, 3), "padding": [1, 0, 1], "stride": [1, 2, 1]},
     "transposed": {"transposed": True, "stride": [2, 3], "padding": [1, 1], "size": (4, 5), "kernel": (4, 3)},
+    "lines": {"c": 32, "size": (20, 21), "padding": [1, 1], "residual": True, "act": "relu", "n": 2},
+    "lines, no padding": {"c": 64, "size": (17, 31), "residual": True, "pad_to": 128},
+    "lines, two by two": {"c": 64, "size": (27, 29), "padding": [1, 1], "stride": [2, 2], "act": "silu"},
+    "lines, one tap by steps": {"c": 96, "o": 70, "kernel": (1, 1), "size": (21, 40), "stride": [2, 2]},
+    "lines, chunks and blocks": {"c": 160, "o": 70, "size": (30, 12), "padding": [1, 1], "residual": True},
+    "lines, dilated": {"c": 32, "size": (20, 23), "padding": [3, 5], "dilation": [2, 3]},
+    "lines, cropping": {"c": 32, "size": (14, 18), "padding": [-1, 1, 0, -2]},
+    "lines, groups": {"c": 96, "o": 102, "size": (11, 12), "groups": 3, "padding": [1, 1], "pad_to": 64},
+    "lines, far apart": {"c": 512, "o": 40, "size": (12, 12), "padding": [1, 1]},
+    "lines of one dim": {"c": 64, "size": (700,), "kernel": (3,), "padding": [1]},
+    "lines of volumes": {"c": 32, "o": 33, "size": (5, 6, 13), "kernel": (3, 3, 3), "padding": [1, 1, 1], "stride": [2, 1, 1]},
+    "lines, computed filters": {"c": 32, "size": (12, 13), "padding": [1, 1], "known": False},
     "transposed, groups": {"transposed": True, "groups": 3, "c": 60, "o": 72, "stride": [2, 2], "known": False},
 }  # fmt: skip
 
@@ -219,11 +236,54 @@ def test_convolutions(target: CppTarget, name: str) -> None:
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_what_is_no_number_stays_where_it_belongs(kernel: tuple[int, int], value: float) -> None:
     conv(OWN, kernel=kernel, padding=[kernel[0] // 2] * 2, bad=value)
+    conv(OWN, c=32, size=(9, 14), kernel=kernel, padding=[kernel[0] // 2] * 2, bad=value)
 
 
-def test_any_split_of_a_convolution_gives_the_same_bits() -> None:
+@settings(max_examples=12, deadline=None)
+@given(
+    data=st.data(), channels=st.sampled_from([32, 64, 96]), groups=st.integers(1, 2), images=st.integers(1, 2)
+)
+def test_convolutions_by_lines_drawn_at_random(
+    data: st.DataObject, channels: int, groups: int, images: int
+) -> None:
+    def both(low: int, high: int) -> tuple[int, int]:
+        return data.draw(st.integers(low, high)), data.draw(st.integers(low, high))
+
+    kernel, stride, dilation, padding = both(1, 3), both(1, 3), both(1, 2), both(0, 3)
+    size = data.draw(st.integers(7, 20)), data.draw(st.integers(12, 45))
+    filters = data.draw(st.integers(1, 70)) * groups
+    conv(
+        OWN, images, channels * groups, filters, size, kernel, groups=groups, stride=[*stride], dilation=[*dilation], padding=[*padding],
+        residual=data.draw(st.booleans()), pad_to=data.draw(st.sampled_from([1, 64, 128])),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("channels", "width", "padding", "lines"),
+    [
+        (64, 56, 1, "copied"),
+        (64, 56, 0, "in place"),
+        (64, 7, 1, "none"),
+        (48, 56, 1, "none"),
+        (4096, 256, 1, "none"),
+    ],
+)
+def test_lines_are_read_where_channels_are_whole_steps_and_rows_are_long(
+    channels: int, width: int, padding: int, lines: str
+) -> None:
+    out, strides = width + 2 * padding - 2, (0, 1, 0, width * channels, channels)
+    shape = ConvShape(
+        1, 1, channels, 64, (1, width, width), (1, out, out), (1, 3, 3), (1, 1, 1), (1, 1, 1),
+        (0, padding, padding), strides, strides,
+    )  # fmt: skip
+    by_lines = tiling(shape, DType.BFLOAT16, OWN).windows
+    assert ("none" if not by_lines else "copied" if by_lines[0] else "in place") == lines
+
+
+@pytest.mark.parametrize(("c", "w"), [(80, 8), (96, 14)])
+def test_any_split_of_a_convolution_gives_the_same_bits(c: int, w: int) -> None:
     first, *others = (
-        conv(OWN, c=80, o=100, padding=[1, 1], split=seed)[0].view(np.uint16) for seed in range(3)
+        conv(OWN, c=c, o=100, size=(9, w), padding=[1, 1], split=seed)[0].view(np.uint16) for seed in range(3)
     )
     for other in others:
         assert (first == other).all()

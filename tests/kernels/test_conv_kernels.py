@@ -8,6 +8,8 @@ from dataclasses import replace
 import ml_dtypes
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from support.convolutions import LEVELS, conv, conv_call, draw
 from support.device_under_test import named
 from support.native import check
@@ -320,6 +322,47 @@ def test_generated_on_every_level_and_dtype(level, dtype):
     )
 
 
+LINES = {
+    "padding": {"padding": [1, 1], "residual": True, "act": "relu"},
+    "two by two": {"size": (15, 22), "padding": [1, 1], "stride": [2, 2], "n": 2},
+    "in place": {"size": (9, 30), "residual": True},
+    "in place, odd pitch": {"size": (9, 30), "pad_to": 33},
+    "one tap, step": {"size": (9, 55), "kernel": (1, 1), "stride": [2, 2], "pad_to": 64},
+    "chunks": {"c": 224, "o": 70, "size": (7, 7), "padding": [1, 1]},
+    "groups": {"c": 64, "o": 54, "groups": 2, "padding": [1, 1], "pad_to": 96},
+    "dilated, cropping": {"padding": [-1, 2, 3, -1], "dilation": [2, 1]},
+    "volume": {"size": (3, 5, 9), "kernel": (3, 2, 3), "padding": [1, 0, 1]},
+    "line": {"size": (300,), "kernel": (5,), "padding": [2]},
+    "transposed": {"transposed": True, "stride": [2, 2], "padding": [1, 1], "kernel": (4, 4)},
+}
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name", LINES)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, ml_dtypes.bfloat16])
+def test_input_lines_on_every_level(level, name, dtype):
+    conv(**({"c": 32, "o": 37, "size": (8, 13)} | LINES[name]), dtype=dtype, target=level, split=3)
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    data=st.data(),
+    channels=st.sampled_from([16, 32, 96]),
+    dtype=st.sampled_from([np.float32, ml_dtypes.bfloat16]),
+)
+def test_input_lines_drawn_at_random(data, channels, dtype):
+    def both(low, high):
+        return tuple(data.draw(st.integers(low, high)) for _ in range(2))
+
+    groups, kernel = data.draw(st.integers(1, 2)), both(1, 3)
+    conv(
+        n=data.draw(st.integers(1, 2)), c=channels * groups, o=data.draw(st.integers(1, 70)) * groups, groups=groups, kernel=kernel,
+        size=(data.draw(st.integers(7, 14)), data.draw(st.integers(7, 40))), stride=[*both(1, 3)], dilation=[*both(1, 2)],
+        padding=[*both(0, 3)], residual=data.draw(st.booleans()), pad_to=data.draw(st.sampled_from([1, 33, 64])), dtype=dtype, split=2,
+    )  # fmt: skip
+
+
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "act",
@@ -394,6 +437,56 @@ def test_depthwise_on_every_level_and_dtype(level, dtype):
         n=2, c=37, o=37, size=(6, 9), padding=[1, 1], groups=37, residual=True, act="hardswish", dtype=dtype,
         target=level, kernel_row=CpuDepthwise(),
     )  # fmt: skip
+
+
+ROWS = {
+    "two rows": {"kernel": (2, 3), "padding": [1, 1]},
+    "three": {"padding": [1, 1]},
+    "three, stride": {"padding": [1, 1], "stride": [2, 2]},
+    "four rows": {"kernel": (4, 5), "padding": [2, 2, 1, 2]},
+    "five": {"kernel": (5, 5), "padding": [2, 2]},
+    "five, stride": {"kernel": (5, 5), "padding": [2, 2], "stride": [2, 2]},
+    "seven": {"kernel": (7, 7), "padding": [3, 3]},
+    "dilated rows": {"kernel": (3, 3), "padding": [3, 1], "dilation": [3, 1]},
+    "one column": {"kernel": (3, 1), "padding": [1, 0]},
+    "rows in padding only": {"kernel": (3, 3), "padding": [4, 1], "stride": [1, 2]},
+    "cropping": {"kernel": (3, 3), "padding": [-1, 1, 0, -2]},
+}  # fmt: skip
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.level("x86-64-v4+bf16")
+@pytest.mark.parametrize("name", ROWS)
+def test_depthwise_by_pairs_of_rows(name):
+    """Infinities and NaNs reach only the windows around them: an odd row of taps is not multiplied by what is next to it."""
+    target = "cpu:x86-64-v4+bf16"
+    for c, size in ((2, (6, 5)), (37, (8, 20)), (80, (5, 9))):
+        x = draw(c, 2, c, *size, dtype=ml_dtypes.bfloat16)
+        shape = ROWS[name] | {"n": 2, "c": c, "o": c, "groups": c, "size": size, "kernel_row": CpuDepthwise()}
+        conv(**shape, x=x, dtype=x.dtype, target=target, residual=True, act="relu6", pad_to=8, split=c)
+        rng = np.random.default_rng(c)
+        for value in (np.nan, np.inf, -np.inf):
+            x[rng.random(x.shape) < 0.01] = value
+        conv(**shape, x=x, dtype=x.dtype, target=target, bias=False)
+
+
+@pytest.mark.parametrize("act", ["relu6", "hardswish"])
+@pytest.mark.parametrize("level", LEVELS)
+def test_bounded_activations_keep_nan(level, act):
+    x = draw(7, 1, 20, 6, 6) * 8
+    x[0, 3, 0, 5], x[0, 5, 2, 2], x[0, 19, 4, 0] = np.nan, np.inf, -np.inf
+    (y,) = conv(
+        c=20,
+        o=20,
+        groups=20,
+        size=(6, 6),
+        padding=[1, 1],
+        x=x,
+        act=act,
+        target=level,
+        kernel_row=CpuDepthwise(),
+    )
+    assert np.isnan(y[0, 3, 0, 5])
 
 
 @pytest.mark.sampled(3)

@@ -198,3 +198,54 @@ def test_indices_of_nan_are_those_of_pytorch(last):
     wanted = torch.nn.functional.max_pool2d(torch.from_numpy(x), 3, 2, 1, return_indices=True)
     np.testing.assert_array_equal(values, wanted[0].numpy())
     np.testing.assert_array_equal(places, wanted[1].numpy())
+
+
+HALVES = (np.float16, ml_dtypes.bfloat16)
+PARTNERS = (0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, -np.nan, 1e-7, -1e-7)
+
+
+def exact_maxima(x, axis):
+    """Maxima of 16-bit floats, by NumPy in float32: NaN wins."""
+    return np.max(x.astype(np.float32), axis)
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.filterwarnings("ignore:invalid value")  # of NumPy, which casts signaling NaNs
+@pytest.mark.parametrize(
+    ("level", "dtype", "last"), itertools.product(LEVELS, HALVES, (True, False)), ids=str
+)
+def test_maxima_of_every_half(level, dtype, last):
+    """Every pattern of 16 bits, that is NaNs of both signs, zeros, infinities and subnormal numbers, next to values of each kind."""
+    every = np.arange(1 << 16, dtype=np.uint16).view(dtype)
+    partners = np.array(PARTNERS, dtype)
+    assert {bool(s) for s in np.signbit(partners[6:8])} == {False, True}  # NaNs of both signs
+    pairs = np.stack([np.stack((every, np.full_like(every, p)), -1) for p in partners])
+    x = np.concatenate([pairs, pairs[..., ::-1]])
+    (y,) = pool("max_pool", x, kernel=(2,), target=level, last=last)
+    np.testing.assert_array_equal(y[..., 0].astype(np.float32), exact_maxima(x, -1))
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize(("dtype", "name"), itertools.product(HALVES, WINDOWS), ids=str)
+def test_maxima_of_halves_are_those_of_pytorch(dtype, name):
+    torch = pytest.importorskip("torch")
+    window = {
+        "kernel": (3, 3),
+        "stride": None,
+        "padding": [0, 0],
+        "dilation": (1, 1),
+        "ceil": False,
+    } | WINDOWS[name]
+    rng = np.random.default_rng(3)
+    for channels in (1, 7, 16, 23, 40, 75, 150):
+        x = -np.abs(draw(2, channels, 9, 8, dtype=dtype))  # negative but for a few values
+        for value in (np.nan, -np.nan, np.inf, -0.0, 0.0, 2.0):
+            x[rng.random(x.shape) < 0.02] = value
+        x[rng.random(x.shape) < 0.3] = -np.inf
+        for last in (True, False):
+            (y,) = pool("max_pool", x, **window, last=last, split=channels)
+            if len(window["padding"]) == 2 and min(window["padding"]) >= 0:
+                k, s, p, d = window["kernel"], window["stride"], window["padding"], window["dilation"]
+                wide = torch.from_numpy(x.astype(np.float32))
+                wanted = torch.nn.functional.max_pool2d(wide, k, s, p, d, window["ceil"]).numpy()
+                np.testing.assert_array_equal(y.astype(np.float32), wanted)

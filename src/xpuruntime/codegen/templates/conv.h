@@ -85,6 +85,42 @@ static __attribute__((noinline)) void product(const void *rows, const void *filt
         }
 }
 
+// The same for pixels BYTES apart, where step i reads a cache line of the depth at offset[i] from them.
+template <class M, int P, int NV, int BYTES>
+static __attribute__((noinline)) void product_of_steps(const typename M::row *pixels, const int64_t *offset, int64_t steps,
+                                                       const void *filters, typename M::sum *sums, const typename M::sum *bias,
+                                                       const char *prefetch) {
+    typedef typename M::V V;
+    typedef typename M::word word;
+    constexpr int L = lanes<V>, PITCH = BYTES / sizeof(word), WORDS = 64 / sizeof(word);
+    const char *b = (const char *)filters;
+    V acc[P][NV];
+#pragma GCC unroll 32
+    for (int p = 0; p < P; p++)
+#pragma GCC unroll 8
+        for (int v = 0; v < NV; v++) acc[p][v] = bias ? ::load<L>(bias + v * L) : V{};
+    for (int64_t i = 0; i < steps; i++) {
+        const word *a = (const word *)(pixels + offset[i]);
+        for (int k = 0; k < WORDS; k++, b += NV * VECTOR_BYTES, prefetch += 64) {
+            __builtin_prefetch(prefetch, 0, 2);
+            typename M::W w[NV];
+#pragma GCC unroll 8
+            for (int v = 0; v < NV; v++) w[v] = ::load<L>((const word *)(b + v * VECTOR_BYTES));
+#pragma GCC unroll 32
+            for (int p = 0; p < P; p++)
+#pragma GCC unroll 8
+                for (int v = 0; v < NV; v++) acc[p][v] = M::madd(acc[p][v], a[p * PITCH + k], w[v]);
+        }
+    }
+#pragma GCC unroll 32
+    for (int p = 0; p < P; p++)
+#pragma GCC unroll 8
+        for (int v = 0; v < NV; v++) {
+            typename M::sum *to = sums + (p * NV + v) * L;
+            ::store<L>(to, bias ? acc[p][v] : ::load<L>(to) + acc[p][v]);
+        }
+}
+
 // ── gathering ──
 
 template <class R> INLINE void zero(R *to, int64_t n) {
@@ -347,6 +383,124 @@ static __attribute__((noinline)) void run_lines(const Shape &s, const Blocks &g,
                                         s.filters - o < TILE ? s.filters - o : TILE, residual ? residual + o * s.r[1] : nullptr,
                                         y + o * s.y[1]);
                 }
+        }
+    }
+}
+
+// Input lines of `run_windows`. count: lines that are copied per plane of the kernel, with padding; 0 if no window has padding: then they are
+// read in place. pixels: of a copied line. pitch: elements between its pixels. columns: of a block. unit: pixels of a product.
+struct Lines {
+    int64_t count, pixels, pitch, columns, unit;
+};
+
+// P adjacent pixels, BYTES apart in their line, by NV vectors of filters for `run_windows`.
+template <class Arithmetic, int P, int NV_, int BYTES> struct VectorWindows {
+    typedef Arithmetic M;
+    static constexpr int NV = NV_, together = 1;
+    static constexpr int64_t STEP = 64 / sizeof(typename M::row), SUMS = P * NV * lanes<typename M::V>;
+    INLINE_MEMBER void operator()(const typename M::row *const (&a)[2], const int64_t (&)[2], int64_t, const int64_t *offset, int64_t steps,
+                                  const void *filters, typename M::sum *sums, const typename M::sum *bias, const char *prefetch) {
+        product_of_steps<M, P, NV, BYTES>(a[0], offset, steps, filters, sums, bias, prefetch);
+    }
+};
+
+// `count` pixels of an input line from pixel `from` on, which may be outside; a null line is all padding.
+template <class R, class S> INLINE void copy_line(const Shape &s, const S *line, int64_t from, int64_t count, int64_t pitch, R *to) {
+    constexpr int L = VECTOR_BYTES / sizeof(R);
+    const int64_t size = line ? s.in[2] : 0, a = from >= 0 ? 0 : -from < count ? -from : count;
+    const int64_t b = size - from < a ? a : size - from < count ? size - from : count;  // pixels a to b are input
+    if (pitch == s.channels && s.x[4] == pitch) {
+        zero(to, a * pitch);
+        if (a < b) copy<L>(to + a * pitch, line + (from + a) * pitch, (b - a) * pitch);
+        zero(to + b * pitch, (count - b) * pitch);
+        return;
+    }
+    for (int64_t i = 0; i < count; i++) {
+        if (i < a || i >= b) zero(to + i * pitch, s.channels);
+        else copy<L>(to + i * pitch, line + (from + i) * s.x[4], s.channels);
+    }
+}
+
+// The same as `run` without gathered rows, for contiguous channels that are whole steps: adjacent pixels of a row of output read their lines
+// with a constant stride. A block is `g.block` rows of `l.columns` output pixels of a plane, whose input lines are copied once where
+// windows have padding. K multiplies. Scratch: lines | sums | bias of the tiles | offsets of the steps.
+template <class K, class S, class A>
+static __attribute__((noinline)) void run_windows(const Shape &s, const Blocks &g, const Lines &l, const S *x, const void *filters,
+                                                  const S *bias, const S *residual, S *y, int64_t begin, int64_t end, void *scratch) {
+    typedef typename K::M M;
+    typedef typename M::row row;
+    typedef typename M::sum sum;
+    typedef typename M::template source<S> source;
+    constexpr int64_t TILE = K::NV * lanes<typename M::V>, CHUNK = CHUNK_BYTES<M> / sizeof(row) / K::STEP;  // steps
+    if (!(s.images * s.out[0] * s.out[1] * s.out[2])) return;
+    const bool copies = l.count > 0;
+    const int64_t pixel = copies ? l.pitch : s.x[4], line = copies ? l.pixels * l.pitch : s.x[3];
+    const int64_t plane = copies ? l.count * line : s.dilation[0] * s.x[2], stride = s.stride[2] * pixel;
+    const int64_t steps = g.depth / K::STEP, whole = g.block * ((l.columns + l.unit - 1) / l.unit);
+    const bool once = steps <= CHUNK;  // no sum waits for another chunk
+    row *copied = (row *)scratch;
+    sum *sums = (sum *)(copied + (copies ? s.kernel[0] * plane : 0)), *start = sums + (once ? K::together : g.together * whole) * K::SUMS;
+    int64_t *offset = (int64_t *)(start + g.together * TILE), *o = offset;
+    for (int64_t d = 0; d < s.kernel[0]; d++)
+        for (int64_t h = 0; h < s.kernel[1]; h++)
+            for (int64_t w = 0; w < s.kernel[2]; w++)
+                for (int64_t c = 0; c < s.channels; c += K::STEP) *o++ = d * plane + h * s.dilation[1] * line + w * s.dilation[2] * pixel + c;
+    const int64_t across = (s.out[2] + l.columns - 1) / l.columns, down = g.blocks / s.images / s.out[0] / across;
+    K multiply;
+    while (begin < end) {
+        const int64_t tile = begin % g.tiles, block = begin / g.tiles % g.blocks, group = begin / g.tiles / g.blocks;
+        const int64_t column = block % across * l.columns, first = block / across % down * g.block;
+        const int64_t depth = block / across / down % s.out[0], image = block / across / down / s.out[0];
+        int64_t count = g.tiles - tile < end - begin ? g.tiles - tile : end - begin;
+        if (count > g.together) count = g.together;
+        begin += count;
+        const int64_t many = s.out[1] - first < g.block ? s.out[1] - first : g.block;
+        const int64_t wide = s.out[2] - column < l.columns ? s.out[2] - column : l.columns;
+        const int64_t row_units = (wide + l.unit - 1) / l.unit, units = many * row_units;
+        const int64_t z0 = depth * s.stride[0] - s.begin[0], h0 = first * s.stride[1] - s.begin[1], w0 = column * s.stride[2] - s.begin[2];
+        const source *from = (const source *)x + group * s.channels * s.x[1] + image * s.x[0];
+        const row *window = copied;  // of the block's first pixel
+        if (!copies) window = (const row *)(from + z0 * s.x[2] + h0 * s.x[3] + w0 * s.x[4]);
+        const int64_t lines = copies ? (many - 1) * s.stride[1] + (s.kernel[1] - 1) * s.dilation[1] + 1 : 0;
+        for (int64_t d = 0; copies && d < s.kernel[0]; d++)
+            for (int64_t i = 0; i < lines; i++) {
+                const int64_t z = z0 + d * s.dilation[0], h = h0 + i;
+                const bool padding = outside(z, s.in[0]) || outside(h, s.in[1]);
+                copy_line(s, padding ? nullptr : from + z * s.x[2] + h * s.x[3], w0, l.pixels, pixel, copied + d * plane + i * line);
+            }
+        for (int64_t f = 0; f < count * TILE; f++) {
+            const int64_t c = tile * TILE + f;
+            start[f] = c < s.filters ? value_at<S, sum>(bias, group * s.filters + c) : 0;
+        }
+        for (int64_t k = 0; k < steps; k += CHUNK) {
+            const int64_t next = steps - k < CHUNK ? steps : k + CHUNK;
+            for (int64_t t = 0; t < count; t++) {
+                const int64_t c = (tile + t) * TILE, channel = group * s.filters + c;
+                const row *f = (const row *)filters + ((group * g.tiles + tile + t) * g.depth + k * K::STEP) * TILE;
+                // Each product prefetches a part of the filters of the next chunk.
+                const int64_t bytes = (next - k) * K::STEP * TILE * sizeof(row), share = (next - k) * K::STEP * sizeof(row) / sizeof(typename M::word) * 64;
+                const char *next_filters = (const char *)(t + 1 < count ? f + g.depth * TILE : f - (t * g.depth - CHUNK * K::STEP) * TILE);
+                for (int64_t u = 0; u < units; u += K::together) {
+                    sum *part = once ? sums : sums + (t * whole + u) * K::SUMS;
+                    const char *prefetch = u * share < bytes ? next_filters + u * share : (const char *)f;
+                    const row *a[2] = {};
+                    int64_t pixels[2] = {}, down_by[2], at[2];
+                    for (int64_t i = 0; i < K::together && u + i < units; i++) {
+                        down_by[i] = (u + i) / row_units, at[i] = (u + i) % row_units * l.unit;
+                        pixels[i] = wide - at[i] < l.unit ? wide - at[i] : l.unit;
+                        a[i] = window + down_by[i] * s.stride[1] * line + at[i] * stride;
+                    }
+                    multiply(a, pixels, stride, offset + k, next - k, f, part, k ? nullptr : start + t * TILE, prefetch);
+                    for (int64_t i = 0; next == steps && i < K::together && pixels[i]; i++) {
+                        int64_t to[32], with[32];
+                        Pixel p(s, ((image * s.out[0] + depth) * s.out[1] + first + down_by[i]) * s.out[2] + column + at[i]);
+                        to[0] = p.offset(s.y), with[0] = p.offset(s.r);
+                        for (int64_t j = 1; j < pixels[i]; j++) to[j] = to[j - 1] + s.y[4], with[j] = with[j - 1] + s.r[4];
+                        finish<M, S, A, K::NV>(s, part + i * K::SUMS, to, with, pixels[i], s.filters - c < TILE ? s.filters - c : TILE,
+                                               residual ? residual + channel * s.r[1] : nullptr, y + channel * s.y[1]);
+                    }
+                }
+            }
         }
     }
 }

@@ -1,5 +1,5 @@
 // needs: conv tile
-// conv_amx: convolutions of bfloat16 by tiles: rows as conv.h gathers them, 32 pixels by 32 filters at a time.
+// conv_amx: convolutions of bfloat16 by tiles, 32 pixels by 32 filters at a time: of whole input lines, or of rows as conv.h gathers them.
 
 namespace conv {
 
@@ -52,5 +52,30 @@ static __attribute__((noinline)) void run_tiles(const Shape &s, const Blocks &g,
         }
     }
 }
+
+// Two tiles of pixels by 32 filters for `run_windows`.
+struct TileWindows {
+    typedef Bf16Tiles M;
+    static constexpr int NV = 2, together = 2;
+    static constexpr int64_t STEP = TILE_DEPTH, SUMS = 16 * TILE_COLUMNS;
+    Tiles tiles;
+
+    // sums[2][16][32] = start + A x B. Step i reads 32 k at offset[i] from the pixels, whose rows are `stride` elements apart.
+    template <bool TWO>
+    static __attribute__((noinline)) void multiply(Tiles &t, const uint16_t *a, const uint16_t *second, int64_t stride, const int64_t *offset,
+                                                   int64_t steps, const void *b, const void *start, int64_t start_stride, float *sums) {
+        const char *panel = (const char *)b;
+        tile_start<TWO>(t, start, start_stride);
+        for (int64_t i = 0; i < steps; i++, panel += TILE_PANEL)
+            tile_step<TWO>(t, (const char *)(a + offset[i]), (const char *)(second + offset[i]), 2 * stride, panel);
+        tile_end<TWO>(t, sums);
+    }
+    INLINE_MEMBER void operator()(const uint16_t *const (&a)[2], const int64_t (&pixels)[2], int64_t stride, const int64_t *offset,
+                                  int64_t steps, const void *filters, float *sums, const float *bias, const char *) {
+        tiles.use(pixels[0], pixels[1] ? pixels[1] : 1, TILE_DEPTH);
+        const float *start = bias ? bias : sums;
+        (pixels[1] ? multiply<true> : multiply<false>)(tiles, a[0], a[1], stride, offset, steps, filters, start, bias ? 0 : TILE_SUMS, sums);
+    }
+};
 
 }  // namespace conv

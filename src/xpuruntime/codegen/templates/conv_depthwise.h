@@ -122,13 +122,39 @@ template <int L, Channels C, class S> INLINE auto load(const S *p, int64_t n) {
 
 // PX pixels of a row: pointers to their inputs, residuals and results for channel 0.
 template <class S> struct Block {
-    const S *x;  // the first tap's row and column
-    int64_t taps;
+    const S *x;  // the first tap's row and column; it may be outside the input
+    Taps rows;   // rows of the kernel that are inside
     const typename storage_<S>::compute *filters;
     const S *bias, *residual;
     S *y;
     int64_t from, end, count;  // of the columns those inside the input; of the pixels those of the result
 };
+
+// Sums of a block: they begin with the bias. The end adds the residual, applies the activation and stores.
+template <class S, int L, int CV, int PX, Channels C, class V>
+INLINE void start(const Block<S> &b, int64_t c, int64_t n, V (&acc)[PX][CV]) {
+#pragma GCC unroll 4
+    for (int v = 0; v < CV; v++) {
+        const V start = b.bias ? load<L, C>(b.bias + c + v * L, n) : splat<V>(0);
+#pragma GCC unroll 8
+        for (int p = 0; p < PX; p++) acc[p][v] = start;
+    }
+}
+template <class S, class A, int L, int CV, int PX, Edge E, Channels C, class V>
+INLINE void finish(const Shape &s, const Block<S> &b, int64_t c, int64_t n, const V (&acc)[PX][CV]) {
+#pragma GCC unroll 8
+    for (int p = 0; p < PX; p++) {
+        if (E == AT_EDGE && p >= b.count) break;
+#pragma GCC unroll 4
+        for (int v = 0; v < CV; v++) {
+            V sum = acc[p][v];
+            if (b.residual) sum += load<L, C>(b.residual + p * s.r[4] + c + v * L, n);
+            S *to = b.y + p * s.y[4] + c + v * L;
+            if constexpr (C == FIRST) ::store<L>(to, A::of(sum), n);
+            else ::store<L>(to, A::of(sum));
+        }
+    }
+}
 
 // CV x L channels from c on (n of them where there are fewer), for KW taps a row, SW columns from pixel to pixel. Columns that are padding
 // count as zeros.
@@ -140,15 +166,10 @@ INLINE void block(const Shape &s, const Block<S> b, int64_t c, int64_t n) {
     constexpr bool RELOAD = E == INSIDE && same<S, T>;  // an operand that needs no conversion is reloaded for each tap instead of kept in registers
     static const S zeros[CV * L] = {};
     V acc[PX][CV];
-#pragma GCC unroll 4
-    for (int v = 0; v < CV; v++) {
-        const V start = b.bias ? load<L, C>(b.bias + c + v * L, n) : splat<V>(0);
-#pragma GCC unroll 8
-        for (int p = 0; p < PX; p++) acc[p][v] = start;
-    }
-    const S *row = b.x + c;
-    const T *line = b.filters + c;
-    for (int64_t h = 0; h < b.taps; h++, row += s.dilation[1] * s.x[3], line += KW * s.groups) {
+    start<S, L, CV, PX, C>(b, c, n, acc);
+    const S *row = b.x + b.rows.from * s.dilation[1] * s.x[3] + c;
+    const T *line = b.filters + b.rows.from * KW * s.groups + c;
+    for (int64_t h = b.rows.from; h < b.rows.to; h++, row += s.dilation[1] * s.x[3], line += KW * s.groups) {
         const S *at[COLUMNS];
 #pragma GCC unroll 32
         for (int k = 0; k < COLUMNS; k++)
@@ -169,30 +190,91 @@ INLINE void block(const Shape &s, const Block<S> b, int64_t c, int64_t n) {
             }
         }
     }
-#pragma GCC unroll 8
-    for (int p = 0; p < PX; p++) {
-        if (E == AT_EDGE && p >= b.count) break;
+    finish<S, A, L, CV, PX, E, C>(s, b, c, n, acc);
+}
+
+#if defined(__AVX512BF16__)
+// Pairs of two rows of bfloat16, a channel in each lane of 32 bits: CV x 16 channels of a column.
+template <int CV, Channels C, bool BOTH> INLINE void pair_rows(const bf16 *p, const bf16 *q, int64_t n, vec<uint32_t, 16> (&pair)[CV]) {
+    typedef vec<uint32_t, 16> P;
+    const auto *x = (const uint16_t *)p, *y = (const uint16_t *)q;
+    if constexpr (BOTH && CV == 2) {
+        const auto a = ::load<32>(x), b = ::load<32>(y);
+        pair[0] = bitcast<P>(__builtin_shufflevector(a, b, 0, 32, 1, 33, 2, 34, 3, 35, 4, 36, 5, 37, 6, 38, 7, 39, 8, 40, 9, 41, 10, 42, 11, 43,
+                                                     12, 44, 13, 45, 14, 46, 15, 47));
+        pair[1] = bitcast<P>(__builtin_shufflevector(a, b, 16, 48, 17, 49, 18, 50, 19, 51, 20, 52, 21, 53, 22, 54, 23, 55, 24, 56, 25, 57, 26,
+                                                     58, 27, 59, 28, 60, 29, 61, 30, 62, 31, 63));
+    } else {
 #pragma GCC unroll 4
         for (int v = 0; v < CV; v++) {
-            V sum = acc[p][v];
-            if (b.residual) sum += load<L, C>(b.residual + p * s.r[4] + c + v * L, n);
-            S *to = b.y + p * s.y[4] + c + v * L;
-            if constexpr (C == FIRST) ::store<L>(to, A::of(sum), n);
-            else ::store<L>(to, A::of(sum));
+            pair[v] = raw<uint32_t>(load<16, C>(x + v * 16, n));
+            if constexpr (BOTH) pair[v] |= raw<uint32_t>(load<16, C>(y + v * 16, n)) << 16;
         }
     }
 }
 
-template <class S, class A, int L, int CV, int PX, int KW, int SW, Edge E>
+// The taps of rows h and h + 1 of the kernel, or of row h alone, by vdpbf16ps: filters are packed as [pair of rows, column, channel, 2].
+// Rows and columns that are padding count as zeros.
+template <int CV, int PX, int KW, int SW, Edge E, Channels C, bool BOTH>
+INLINE void add_pairs(const Shape &s, const Block<bf16> &b, int64_t c, int64_t n, int64_t h, vec<float, 16> (&acc)[PX][CV]) {
+    constexpr int COLUMNS = (PX - 1) * SW + KW;
+    static const bf16 zeros[CV * 16] = {};
+    const bool first = h >= b.rows.from, second = h + 1 < b.rows.to;
+    const bf16 *p = b.x + h * s.dilation[1] * s.x[3] + c, *q = second ? p + s.dilation[1] * s.x[3] : zeros;
+    const int64_t q_step = second ? s.x[4] : 0, p_step = first ? s.x[4] : 0;
+    if (!first) p = zeros;
+    const auto *line = (const uint32_t *)b.filters + h / 2 * KW * s.groups + c;
+    vec<uint32_t, 16> f[KW][CV];
+#pragma GCC unroll 8
+    for (int w = 0; w < KW; w++)
+#pragma GCC unroll 4
+        for (int v = 0; v < CV; v++) f[w][v] = load<16, C>(line + w * s.groups + v * 16, n);
+#pragma GCC unroll 32
+    for (int k = 0; k < COLUMNS; k++, p += p_step, q += q_step) {
+        const bool outside = E == AT_EDGE && (k < b.from || k >= b.end);
+        vec<uint32_t, 16> pair[CV];
+        pair_rows<CV, C, BOTH>(outside ? zeros : p, outside ? zeros : q, n, pair);
+#pragma GCC unroll 8
+        for (int w = 0; w < KW; w++) {
+            if ((k - w) % SW || k < w || (k - w) / SW >= PX) continue;
+#pragma GCC unroll 4
+            for (int v = 0; v < CV; v++) __asm__("vdpbf16ps %2, %1, %0" : "+v"(acc[(k - w) / SW][v]) : "v"(pair[v]), "v"(f[w][v]));
+        }
+    }
+}
+template <class A, int CV, int PX, int KW, int SW, Edge E, Channels C>
+INLINE void block_of_pairs(const Shape &s, const Block<bf16> &b, int64_t c, int64_t n) {
+    vec<float, 16> acc[PX][CV];
+    start<bf16, 16, CV, PX, C>(b, c, n, acc);
+    int64_t h = b.rows.from / 2 * 2;
+    for (; h < b.rows.to && h + 1 < s.kernel[1]; h += 2) add_pairs<CV, PX, KW, SW, E, C, true>(s, b, c, n, h, acc);
+    if (h < b.rows.to) add_pairs<CV, PX, KW, SW, E, C, false>(s, b, c, n, h, acc);
+    finish<bf16, A, 16, CV, PX, E, C>(s, b, c, n, acc);
+}
+#endif
+
+// Ways of a block: a product for each tap, or for each pair of rows.
+struct ByTap {
+    template <class S, class A, int L, int CV, int PX, int KW, int SW, Edge E, Channels C>
+    static INLINE_MEMBER void run(const Shape &s, const Block<S> &b, int64_t c, int64_t n) { block<S, A, L, CV, PX, KW, SW, E, C>(s, b, c, n); }
+};
+#if defined(__AVX512BF16__)
+struct ByPairs {
+    template <class S, class A, int L, int CV, int PX, int KW, int SW, Edge E, Channels C>
+    static INLINE_MEMBER void run(const Shape &s, const Block<S> &b, int64_t c, int64_t n) { block_of_pairs<A, CV, PX, KW, SW, E, C>(s, b, c, n); }
+};
+#endif
+
+template <class Way, class S, class A, int L, int CV, int PX, int KW, int SW, Edge E>
 INLINE void blocks(const Shape &s, const Block<S> b, int64_t c, int64_t end) {
-    for (; c + CV * L <= end; c += CV * L) block<S, A, L, CV, PX, KW, SW, E, ALL>(s, b, c, L);
+    for (; c + CV * L <= end; c += CV * L) Way::template run<S, A, L, CV, PX, KW, SW, E, ALL>(s, b, c, L);
     if constexpr (CV > 1)
-        for (; c + L <= end; c += L) block<S, A, L, 1, PX, KW, SW, E, ALL>(s, b, c, L);
-    if (c < end) block<S, A, L, 1, PX, KW, SW, E, FIRST>(s, b, c, end - c);
+        for (; c + L <= end; c += L) Way::template run<S, A, L, 1, PX, KW, SW, E, ALL>(s, b, c, L);
+    if (c < end) Way::template run<S, A, L, 1, PX, KW, SW, E, FIRST>(s, b, c, end - c);
 }
 
 // One filter a channel; the channels of input, result and residual are contiguous.
-template <class S, class A, int L, int CV, int PX, int KW, int SW>
+template <class S, class A, int L, int CV, int PX, int KW, int SW, class Way = ByTap>
 static __attribute__((noinline)) void run_rows(const Shape &s, const Tasks &g, const S *x, const void *weights, const S *bias,
                                                const S *residual, S *y, int64_t begin, int64_t end) {
     const int64_t rows = s.images * s.out[1];
@@ -201,17 +283,16 @@ static __attribute__((noinline)) void run_rows(const Shape &s, const Tasks &g, c
         const int64_t first = task / g.blocks * g.rows, last = first + g.rows < rows ? first + g.rows : rows;
         for (int64_t at = first; at < last; at++) {
             const int64_t image = at / s.out[1], h = at % s.out[1];
-            const Taps t = taps(s, 1, h);
-            Block<S> b = {nullptr, t.to - t.from, (const typename storage_<S>::compute *)weights + t.from * KW * s.groups, bias};
-            const S *row = x + image * s.x[0] + (h * s.stride[1] - s.begin[1] + t.from * s.dilation[1]) * s.x[3];
+            Block<S> b = {nullptr, taps(s, 1, h), (const typename storage_<S>::compute *)weights, bias};
+            const S *row = x + image * s.x[0] + (h * s.stride[1] - s.begin[1]) * s.x[3];
             for (int64_t w = 0; w < s.out[2]; w += PX) {
                 const int64_t column = w * SW - s.begin[2];
                 b.x = row + column * s.x[4];
                 b.y = y + image * s.y[0] + h * s.y[3] + w * s.y[4];
                 b.residual = residual ? residual + image * s.r[0] + h * s.r[3] + w * s.r[4] : nullptr;
                 b.from = -column, b.end = s.in[2] - column, b.count = s.out[2] - w;
-                if (b.count >= PX && b.from <= 0 && (PX - 1) * SW + KW <= b.end) blocks<S, A, L, CV, PX, KW, SW, INSIDE>(s, b, c0, c1);
-                else blocks<S, A, L, CV, PX, KW, SW, AT_EDGE>(s, b, c0, c1);
+                if (b.count >= PX && b.from <= 0 && (PX - 1) * SW + KW <= b.end) blocks<Way, S, A, L, CV, PX, KW, SW, INSIDE>(s, b, c0, c1);
+                else blocks<Way, S, A, L, CV, PX, KW, SW, AT_EDGE>(s, b, c0, c1);
             }
         }
     }

@@ -25,17 +25,21 @@ static __attribute__((noinline)) void gemm_pack_tiles(const bf16 *b, int64_t k_s
     }
 }
 
-// `rows` rows of one panel's 32 columns, as gemm_block (see there); P also has
+// `rows` rows of one panel's 32 columns, as gemm_block (see there). The sums begin with `bias`, one for each column, if it is not null. P also has
+//   depth                       k of a step; if not 32, no tail remains
 //   prefetch_lines                cache lines of the next block of B to prefetch in each step
 //   single_block                whether one block covers all of k: then scratch holds the sums of one tile only
 template <class P, class Emit>
-INLINE void gemm_block_tiles(Tiles &tiles, const bf16 *a, const bf16 *b, int64_t rows, int64_t columns, void *scratch, Emit emit) {
+INLINE void gemm_block_tiles(Tiles &tiles, const bf16 *a, const bf16 *b, int64_t rows, int64_t columns, const bf16 *bias, void *scratch,
+                             Emit emit) {
     constexpr int NR = TILE_COLUMNS;
+    alignas(64) float start[NR];
+    for (int64_t c = 0; bias && c < NR; c++) start[c] = c < columns ? (float)load<1>(bias + c) : 0;
     float *sums = (float *)scratch;
     bf16 *tail = (bf16 *)(sums + (P::single_block ? TILE_ROWS : rows) * NR), *packed_b = tail + TILE_ROWS * TILE_DEPTH;
     int64_t at = 0;
     do {  // once even when k is 0: the sums are zeros
-        const int64_t k = P::k - at < P::block ? P::k - at : P::block, steps = k / TILE_DEPTH, left = k % TILE_DEPTH;
+        const int64_t k = P::k - at < P::block ? P::k - at : P::block, steps = k / P::depth, left = k % P::depth;
         const bool last = at + k == P::k;
         const bf16 *panel = b + at * NR;
         if constexpr (!P::packed) {
@@ -47,9 +51,10 @@ INLINE void gemm_block_tiles(Tiles &tiles, const bf16 *a, const bf16 *b, int64_t
             const int64_t count = rows - row < TILE_ROWS ? rows - row : TILE_ROWS;
             const bf16 *from = a + row * P::a_row + at;
             float *t = P::single_block ? sums : sums + row * NR;
-            if (left) tile_tail(from + steps * TILE_DEPTH, P::a_row, count, left, tail);
-            tile_product(tiles, count, from, 2 * P::a_row, panel, steps, left ? tail : nullptr, at ? t : nullptr, TILE_SUMS, t, prefetch,
-                         P::packed ? P::prefetch_lines : 0);
+            if (left) tile_tail(from + steps * P::depth, P::a_row, count, left, tail);
+            const float *first = at ? t : bias ? start : nullptr;
+            tile_product(tiles, count, from, 2 * P::a_row, panel, steps, left ? tail : nullptr, first, at ? TILE_SUMS : 0, t, prefetch,
+                         P::packed ? P::prefetch_lines : 0, P::depth);
             prefetch += steps * P::prefetch_lines * 32;
             if (last)
                 for (int64_t r = 0; r < count; r++) emit((const float *)t + r * NR, row + r);

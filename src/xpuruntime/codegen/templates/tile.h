@@ -14,7 +14,7 @@ struct TileSizes {
 };
 
 struct Tiles {
-    int64_t rows = 0;  // of A, at most 32: tiles have no more rows than the matrix, so that nothing outside it is read
+    int64_t used = 0;  // the sizes in use: tiles have no more rows and columns than the matrix, so that nothing outside it is read
 
 #if defined(TILES_EMULATED)
     TileSizes sizes;
@@ -76,31 +76,35 @@ struct Tiles {
     }
 #endif
 
-    // Sizes for a block of n rows of A. Clears every tile when they change.
-    INLINE_MEMBER void use(int64_t n) {
-        if (n == rows) return;
-        rows = n;
-        const uint8_t first = n < 16 ? n : 16, second = n < 16 ? 1 : n - 16 > 0 ? n - 16 : 1;
+    // Sizes for a block of n rows of A, at most 32, and steps of `depth` k. Clears every tile when they change.
+    INLINE_MEMBER void use(int64_t n, int64_t depth = 32) { use(n < 16 ? n : 16, n < 16 ? 1 : n - 16 > 0 ? n - 16 : 1, depth); }
+    // Sizes for tiles of A of 1 to 16 rows each.
+    INLINE_MEMBER void use(int64_t first, int64_t second, int64_t depth) {
+        const int64_t sizes = (depth * 32 + first) * 32 + second;
+        if (used == sizes) return;
+        used = sizes;
         TileSizes s = {};
         s.palette = 1;
         for (int i = 0; i < 8; i++) s.bytes[i] = 64;
         s.rows[0] = s.rows[1] = s.rows[4] = first;
         s.rows[2] = s.rows[3] = s.rows[5] = second;
-        s.rows[6] = s.rows[7] = 16;
+        s.rows[6] = s.rows[7] = depth / 2;
+        s.bytes[4] = s.bytes[5] = 2 * depth;
         configure(s);
     }
 };
 
 constexpr int TILE_ROWS = 32, TILE_COLUMNS = 32, TILE_DEPTH = 32;
 constexpr int64_t TILE_SUMS = TILE_COLUMNS * 4;             // bytes of a row of sums
-constexpr int64_t TILE_PANEL = TILE_DEPTH * TILE_COLUMNS * 2;  // bytes of B for one step: [16 pairs of k][32 columns][2]
+constexpr int64_t TILE_PANEL = TILE_DEPTH * TILE_COLUMNS * 2;  // bytes of B for one whole step: [16 pairs of k][32 columns][2]
 
-template <bool TWO> INLINE void tile_step(Tiles &t, const char *a, int64_t stride, const char *b) {
+// One step of the product; `a` and `second`: the rows of the two tiles of A.
+template <bool TWO> INLINE void tile_step(Tiles &t, const char *a, const char *second, int64_t stride, const char *b) {
     t.load<4>(a, stride);
     t.load<6>(b, TILE_SUMS);
     t.load<7>(b + 64, TILE_SUMS);
     t.multiply<0, 4, 6>();
-    if constexpr (TWO) t.load<5>(a + 16 * stride, stride);
+    if constexpr (TWO) t.load<5>(second, stride);
     t.multiply<1, 4, 7>();
     if constexpr (TWO) {
         t.multiply<2, 5, 6>();
@@ -108,20 +112,15 @@ template <bool TWO> INLINE void tile_step(Tiles &t, const char *a, int64_t strid
     }
 }
 
-// sums[rows][32] = start + A x B. A's row stride is `stride` bytes, and each of `steps` reads 32 k of it. `tail`, if not null, is the zero-padded
-// tail of k (row stride 64 bytes). `start`: initial sums with row stride `start_stride` bytes (0: one row for all), or null. Each step prefetches
-// `lines` cache lines from `prefetch`.
-template <bool TWO>
-static __attribute__((noinline)) void tile_product_of(Tiles &t, const void *a, int64_t stride, const void *b, int64_t steps,
-                                                      const void *tail, const void *start, int64_t start_stride, float *sums,
-                                                      const void *prefetch, int64_t lines) {
-    const char *rows = (const char *)a, *panel = (const char *)b, *next = (const char *)prefetch, *from = (const char *)start;
+// The first sums: rows with stride `stride` bytes (0: one row for all), or zeros for null.
+template <bool TWO> INLINE void tile_start(Tiles &t, const void *start, int64_t stride) {
+    const char *from = (const char *)start;
     if (from) {
-        t.load<0>(from, start_stride);
-        t.load<1>(from + 64, start_stride);
+        t.load<0>(from, stride);
+        t.load<1>(from + 64, stride);
         if constexpr (TWO) {
-            t.load<2>(from + 16 * start_stride, start_stride);
-            t.load<3>(from + 16 * start_stride + 64, start_stride);
+            t.load<2>(from + 16 * stride, stride);
+            t.load<3>(from + 16 * stride + 64, stride);
         }
     } else {
         t.zero<0>();
@@ -131,11 +130,8 @@ static __attribute__((noinline)) void tile_product_of(Tiles &t, const void *a, i
             t.zero<3>();
         }
     }
-    for (int64_t i = 0; i < steps; i++, rows += 2 * TILE_DEPTH, panel += TILE_PANEL) {
-        for (int64_t l = 0; l < lines; l++, next += 64) __builtin_prefetch(next, 0, 2);
-        tile_step<TWO>(t, rows, stride, panel);
-    }
-    if (tail) tile_step<TWO>(t, (const char *)tail, 2 * TILE_DEPTH, panel);
+}
+template <bool TWO> INLINE void tile_end(const Tiles &t, float *sums) {
     t.store<0>(sums, TILE_SUMS);
     t.store<1>(sums + 16, TILE_SUMS);
     if constexpr (TWO) {
@@ -144,11 +140,30 @@ static __attribute__((noinline)) void tile_product_of(Tiles &t, const void *a, i
     }
 }
 
+// sums[rows][32] = start + A x B. A's row stride is `stride` bytes, and each of `steps` reads `depth` k of it, an even number. `tail`, if not null, is
+// the zero-padded tail of k (row stride 64 bytes). `start`: initial sums with row stride `start_stride` bytes (0: one row for all), or null. Each
+// step prefetches `lines` cache lines from `prefetch`.
+template <bool TWO>
+static __attribute__((noinline)) void tile_product_of(Tiles &t, const void *a, int64_t stride, const void *b, int64_t steps, int64_t depth,
+                                                      const void *tail, const void *start, int64_t start_stride, float *sums,
+                                                      const void *prefetch, int64_t lines) {
+    const char *rows = (const char *)a, *panel = (const char *)b, *next = (const char *)prefetch;
+    tile_start<TWO>(t, start, start_stride);
+    for (int64_t i = 0; i < steps; i++, rows += 2 * depth, panel += depth * TILE_COLUMNS * 2) {
+        for (int64_t l = 0; l < lines; l++, next += 64) __builtin_prefetch(next, 0, 2);
+        tile_step<TWO>(t, rows, rows + 16 * stride, stride, panel);
+    }
+    if (tail) tile_step<TWO>(t, (const char *)tail, (const char *)tail + 32 * TILE_DEPTH, 2 * TILE_DEPTH, panel);
+    tile_end<TWO>(t, sums);
+}
+
 // The same for a count of rows that is known when it runs.
 INLINE void tile_product(Tiles &t, int64_t rows, const void *a, int64_t stride, const void *b, int64_t steps, const void *tail,
-                         const void *start, int64_t start_stride, float *sums, const void *prefetch, int64_t lines) {
-    t.use(rows);
-    (rows > 16 ? tile_product_of<true> : tile_product_of<false>)(t, a, stride, b, steps, tail, start, start_stride, sums, prefetch, lines);
+                         const void *start, int64_t start_stride, float *sums, const void *prefetch, int64_t lines,
+                         int64_t depth = TILE_DEPTH) {
+    t.use(rows, depth);
+    (rows > 16 ? tile_product_of<true> : tile_product_of<false>)(t, a, stride, b, steps, depth, tail, start, start_stride, sums, prefetch,
+                                                                 lines);
 }
 
 // Pack the tail of k: n < 32 elements of each of `rows` rows, contiguous and zero-padded.

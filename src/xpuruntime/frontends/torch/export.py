@@ -53,6 +53,11 @@ _REASONS = (
         "calls an operator that has no implementation for shapes",
         "Register one with torch.library.register_fake: it returns an empty tensor of the result's shape and dtype.",
     ),
+    (
+        "specialized integer from data-dependent",
+        "takes a fixed position or number from the content of a tensor",
+        "To write to x[i], or to use i next to other indices, give i a dim: x[i.view(1)]. A sum or product takes the tensor itself instead of int(i).",
+    ),
     ("data-dependent", "branches on the content of a tensor", _CONTROL_FLOW),
     ("DataDependentOutput", "branches on the content of a tensor", _CONTROL_FLOW),
     (
@@ -141,7 +146,7 @@ def exported(model: Any, example_inputs: Any, dynamic_shapes: Any, who: str) -> 
                 "Make torch.export.export(model, inputs) work first; the traceback above has its reason.",
             ),
         )
-        if "branches" in problem:
+        if "branches" in problem or "fixed position" in problem:
             text, do = _branch(error, text), next((_CALLS[f] for f in _functions(error)), do)
         raise ModelError(who, problem, got=first_lines(text), do=do) from error
 

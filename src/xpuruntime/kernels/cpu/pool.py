@@ -1,6 +1,7 @@
 """``pool/generated`` on CPUs: maxima (with indices), means and p-norms of windows in any layout (``templates/pool.h``).
 
 Vectors run along channels if these are contiguous (NHWC), otherwise outputs are computed one at a time. Pools are bandwidth-bound.
+Maxima of 16-bit floats without indices are maxima of 16-bit integers, so they need no conversion and fill whole vectors.
 """
 
 from __future__ import annotations
@@ -47,7 +48,10 @@ def _stage(call: NodeCall, target: CodegenTarget) -> Stage:
     shape = pool_shape(call)
     kind = "uint8_t" if dtype is DType.BOOL else C_TYPES[dtype]
     reducer, part = reducer_of(call, dtype)
-    item = 4 if dtype in HALF_FLOATS else max(dtype.bits // 8, 1)
+    half, indices = dtype in HALF_FLOATS, len(call.outputs) > 1
+    item = 4 if half else max(dtype.bits // 8, 1)
+    if half and reducer == "Max" and not indices:
+        reducer, kind, item = f"MaxOfHalves<{kind}>", "uint16_t", 2
     contiguous = shape.x[1] == 1 and shape.y[1] == 1 and reducer != "Mean"
     lanes = isa.lanes(item) if contiguous else 1
     rows, channels, tasks = shape.cut(target.config.max_threadgroup_3d_z, shape.channels, 4 * isa.lanes(item))
@@ -59,7 +63,7 @@ def _stage(call: NodeCall, target: CodegenTarget) -> Stage:
     ]
     args: tuple[str, ...] = ("in0", "out0")
     common = f"shape, windows, tasks, {{}}(const {kind} *)args[0], ({kind} *)args[1], "
-    if len(call.outputs) > 1:
+    if indices:
         args = (*args, "out1")
         lines.append(f"static const pool::Places places = {places_text(call, shape)};")
         run = f"run_with_places<{kind}, {lanes}>({common.format('places, ')}(int64_t *)args[2], begin, end);"

@@ -83,9 +83,22 @@ def _upsample(n: OnnxLoweringContext) -> Results:
     scales = n.attr("scales") or [float(v) for v in n.array(1, "scales").ravel()]
     size = [_scaled(d, s) for d, s in zip(n.spec().shape, scales, strict=True)]
     mode = {"bilinear": "linear"}.get(n.attr("mode", "nearest"), n.attr("mode", "nearest"))
-    return str(
-        n.b.resize(n.x, size=size, scales=scales, mode=mode, coordinates="asymmetric", nearest="floor")
-    )
+    down = [min(s, 1.0) for s in scales]
+    if mode != "nearest" or all(s == 1.0 for s in down):
+        return _asymmetric(n, n.x, size, scales, mode, "floor")
+    # Resize of opset 10 says no rounding. ONNX Runtime rounds up along axes that shrink, and down along others.
+    if down == scales:
+        return _asymmetric(n, n.x, size, scales, mode, "ceil")
+    shape = n.spec().shape
+    first = [new if s < 1.0 else old for new, old, s in zip(size, shape, scales, strict=True)]
+    x = _asymmetric(n, n.x, first, down, mode, "ceil")
+    return _asymmetric(n, x, size, [max(s, 1.0) for s in scales], mode, "floor")
+
+
+def _asymmetric(
+    n: OnnxLoweringContext, x: str, size: list[DimLike], scales: list[float], mode: str, nearest: str
+) -> str:
+    return str(n.b.resize(x, size=size, scales=scales, mode=mode, coordinates="asymmetric", nearest=nearest))
 
 
 _MODES = {"bilinear": "linear", "bicubic": "cubic"}

@@ -32,7 +32,85 @@ def _index(n: AtenLoweringContext) -> Results:
     present = [(at, i) for at, i in enumerate(n.ts("indices")) if i is not None]
     if len(present) == 1 and n.spec(present[0][1]).dtype is DType.BOOL:
         return _selected(n, *present[0])
+    if found := _mask_and_indices(n):
+        return _selected_and_indexed(n, *found)
     return str(n.b.index(n.x, *_indices(n)))
+
+
+_MaskAndIndices = tuple[str, int, str, dict[int, str]]
+"""A tensor, the dim of its mask, the mask of that dim, and the other indices by their dims."""
+
+
+def _mask_and_indices(n: AtenLoweringContext) -> _MaskAndIndices | None:
+    """Return the parts of an index of one mask and vectors or scalars (``x[mask, i]``), with the mask's dims as one; None for another."""
+    present = {at: i for at, i in enumerate(n.ts("indices")) if i is not None}
+    masks = [at for at, i in present.items() if n.spec(i).dtype is DType.BOOL]
+    if len(present) < 2 or len(masks) != 1 or not n.spec(present[masks[0]]).rank:
+        return None
+    (at,) = masks
+    mask = present.pop(at)
+    if any(n.spec(i).rank > 1 for i in present.values()):
+        return None
+    x, shape, rank = n.x, n.spec().shape, n.spec(mask).rank
+    if rank > 1:
+        rows = math.prod(n.spec(mask).shape, start=1)
+        mask = str(n.b.view(mask, size=[rows]))
+        x = str(n.b.view(x, size=[*shape[:at], rows, *shape[at + rank :]]))
+    return x, at, mask, present
+
+
+def _indexed_dim(at: int, others: dict[int, str]) -> int:
+    """Return the dim of a result that has the indexed elements: that of the first index, or 0 if the indices are not next to each other."""
+    dims = sorted([at, *others])
+    return dims[0] if dims == list(range(dims[0], dims[0] + len(dims))) else 0
+
+
+def _selected_and_indexed(n: AtenLoweringContext, x: str, at: int, mask: str, others: dict[int, str]) -> str:
+    """Lower ``x[mask, i]`` with indices of one element: select them, then what the mask selects."""
+    if any(n.spec(i).shape not in ((), (1,)) for i in others.values()):
+        raise NotLowered("reading by a mask next to indices of several elements is not supported")
+    goal = _indexed_dim(at, others)
+    count = _count(n.out(), goal)
+    for dim, index in others.items():
+        x = str(n.b.index_select(x, n.b.view(index, size=[1]), dim=dim))
+    x = str(n.b.squeeze(n.b.compress(x, mask, count=count, dim=at), dims=sorted(others)))
+    place = at - sum(dim < at for dim in others)
+    order = [d for d in range(n.out().rank) if d != place]
+    order.insert(goal, place)
+    return x if place == goal else str(n.b.permute(x, dims=order))
+
+
+def _put_by_mask_and_indices(
+    n: AtenLoweringContext, x: str, at: int, mask: str, others: dict[int, str], values: str, accumulate: bool
+) -> str:
+    """Lower ``x[mask, i] = values``: every row of the mask is written once, those that it does not select with what they have.
+
+    Element k of an index, or of the values, is for the k-th selected row.
+    """
+    b, rows = n.b, n.spec(x).shape[at]
+    ones = b.cast(mask, dtype=DType.INT64)
+    rank, count = b.sub(b.cumsum(ones, dim=0), 1), b.sum(ones, dim=[0])
+
+    def by_row(value: str, dim: int) -> str:
+        length = n.spec(value).shape[dim]
+        if not isinstance(length, int) or not length:
+            raise NotLowered("a mask next to an index without a fixed number of elements is not supported")
+        # Another number of elements than the mask selects leads to an index that is reported.
+        chosen = b.where(b.eq(count, length), rank, length)
+        return str(b.index_select(value, b.where(mask, chosen, 0), dim=dim))
+
+    indices: list[str | None] = [None] * (max(at, *others) + 1)
+    indices[at] = str(b.arange(start=0, end=rows, dtype=DType.INT64))
+    for dim, index in others.items():
+        one = n.spec(index).shape in ((), (1,))
+        indices[dim] = str(b.expand(index, size=[rows])) if one else by_row(index, 0)
+    behind = n.spec(x).rank - len(others) - 1 - _indexed_dim(at, others)
+    shape = n.spec(values).shape
+    if len(shape) > behind and shape[-behind - 1] != 1:
+        values = by_row(values, len(shape) - behind - 1)
+    wide = b.view(mask, size=[rows, *[1] * behind])
+    written = b.where(wide, values, n.like(0, n.spec().dtype) if accumulate else b.index(x, *indices))
+    return str(b.view(b.index_put(x, written, *indices, accumulate=accumulate), size=n.spec().shape))
 
 
 def _selected(n: AtenLoweringContext, at: int, mask: str) -> str:
@@ -55,6 +133,8 @@ def _index_put(n: AtenLoweringContext) -> Results:
     masks = [i for i in present if n.spec(i).dtype is DType.BOOL]
     if masks and present == masks[:1]:
         return _masked(n, masks[0], values, accumulate, n.ts("indices").index(masks[0]))
+    if found := _mask_and_indices(n):
+        return _put_by_mask_and_indices(n, *found, values, accumulate)
     return str(n.b.index_put(n.x, values, *_indices(n), accumulate=accumulate))
 
 
@@ -293,14 +373,30 @@ def _unique_consecutive(n: AtenLoweringContext) -> Results:
     return [str(b.compress(x, new, count=count, dim=0)), inverse, counts]
 
 
+def _nonzero(n: AtenLoweringContext) -> Results:
+    """Lower nonzero. If the model fixes the number of elements, another number of them gives indices that are reported."""
+    size = n.out().shape[0]
+    if isinstance(size, Dim):
+        return str(n.b.nonzero(n.x, count=size))
+    b = n.b
+    zero = n.like(0, n.spec().dtype)
+    found = b.sum(b.cast(b.ne(n.x, zero), dtype=DType.INT64), dim=None, keepdim=False)
+    places = _first_places(n, size, 0)
+    return str(b.where(b.eq(found, size), places, np.iinfo(np.int64).max))
+
+
 def _nonzero_static(n: AtenLoweringContext) -> Results:
-    """Lower nonzero_static: a stable sort brings the elements that are not zero to the front."""
-    b, size, shape = n.b, n["size"], n.spec().shape
+    return _first_places(n, n["size"], n["fill_value"])
+
+
+def _first_places(n: AtenLoweringContext, size: Any, fill: int) -> str:
+    """Return the places of the first ``size`` elements that are not zero, then ``fill``: a stable sort brings them to the front."""
+    b, shape = n.b, n.spec().shape
     total = math.prod(shape, start=1)
     if not isinstance(total, int) or not isinstance(size, int):
         raise NotLowered("sizes that are not fixed are not supported")
     if not total or not n.spec().rank:
-        return str(b.full(size=n.out().shape, value=n["fill_value"], dtype=DType.INT64))
+        return str(b.full(size=n.out().shape, value=fill, dtype=DType.INT64))
     zero = b.view(b.eq(n.x, 0), size=[total])
     _, order = b.sort(b.cast(zero, dtype=DType.INT32), dim=0, descending=False, stable=True)
     count = b.sum(b.cast(b.logical_not(zero), dtype=DType.INT64), dim=[0], keepdim=True)
@@ -313,7 +409,7 @@ def _nonzero_static(n: AtenLoweringContext) -> Results:
         order = b.div(order, length, rounding_mode="floor")
     places = b.cat(*columns[::-1], dim=1) if len(columns) > 1 else columns[0]
     known = b.unsqueeze(b.lt(b.arange(start=0, end=size, dtype=DType.INT64), count), dims=[1])
-    return str(b.where(known, places, n["fill_value"]))
+    return str(b.where(known, places, fill))
 
 
 def _bincount(n: AtenLoweringContext) -> Results:
@@ -373,7 +469,7 @@ LOWERINGS: dict[str, OpLowering] = {
     "median.dim": _median,
     "nanmedian": _nanmedian,
     "nanmedian.dim": _nanmedian,
-    "nonzero": _found("nonzero", "self"),
+    "nonzero": _nonzero,
     "nonzero_static": _nonzero_static,
     "one_hot": _one_hot,
     "put": _put,

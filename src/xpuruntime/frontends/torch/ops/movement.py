@@ -7,7 +7,7 @@ from typing import Any
 
 from ....types import DimLike, DType
 from ...not_lowered import NotLowered
-from .context import AtenLoweringContext, OpLowering, Results
+from .context import AtenLoweringContext, OpLowering, Results, TensorRef
 from .elementwise import call
 
 __all__ = ["LOWERINGS"]
@@ -128,6 +128,14 @@ def _diagonal_scatter(n: AtenLoweringContext) -> Results:
     return str(b.where(on_diagonal, padded, n.x))
 
 
+def _select(n: AtenLoweringContext) -> Results:
+    """Lower a selection. A position that the program computes (``x[i]`` with a scalar tensor) is an index of one element."""
+    if not isinstance(n.args["index"], TensorRef):
+        return str(n.b.select(n.x, dim=n["dim"], index=n["index"]))
+    row = n.b.index_select(n.x, n.b.view(n.t("index"), size=[1]), dim=n["dim"])
+    return str(n.b.squeeze(row, dims=[n["dim"] % n.spec().rank]))
+
+
 def _select_scatter(n: AtenLoweringContext) -> Results:
     source = n.cast(n.t("src"), n.spec().dtype)
     return str(n.b.select_scatter(n.x, source, dim=n["dim"], index=n["index"]))
@@ -235,7 +243,7 @@ LOWERINGS: dict[str, OpLowering] = {
     "replication_pad3d": _pad("replicate"),
     "reshape": _view,
     "roll": _roll,
-    "select.int": call("select", "self", dim="dim", index="index"),
+    "select.int": _select,
     "select_scatter": _select_scatter,
     "slice.Tensor": _slice,
     "slice_scatter": _slice_scatter,

@@ -1,12 +1,14 @@
 """``conv/depthwise`` on CPUs: one input channel per group, with one filter or several (``templates/conv_depthwise.h``).
 
-Filters are packed at load as [filter, taps, channel], so vectors run along contiguous channels. A register block computes a few adjacent
+Filters are packed at load as [filter, taps, channel], so vectors run along contiguous channels. With AVX-512 BF16, bfloat16 taps of two rows
+are multiplied at once. A register block computes a few adjacent
 output pixels, whose windows share the loaded input. It is bandwidth-bound unless the filters are large.
 """
 
 from __future__ import annotations
 
 from ....codegen.c_types import C_TYPES
+from ....codegen.cpp.isa import IsaLevel
 from ....codegen.target import CodegenTarget
 from ....decisions import Reason, Support
 from ....program.program import RecipeStep
@@ -53,6 +55,8 @@ class CpuDepthwise(Kernel):
         block = _block(call, shape, registers(isa_of(target)))
         run = "run" if block is None else "run_rows"
         kind += "" if block is None else f", {block[0]}, {block[1]}, {shape.kernel[2]}, {shape.stride[2]}"
+        pairs = block is not None and _takes_pairs(dtype, shape, isa_of(target))
+        kind += ", depthwise::ByPairs" if pairs else ""
         body = (
             f"  static const conv::Shape shape = {shape_text(shape)};\n"
             f"  static const depthwise::Tasks tasks = {{{rows}, {channels}, {-(-shape.groups // channels)}}};\n"
@@ -68,14 +72,36 @@ class CpuDepthwise(Kernel):
             flops=shape.flops(2),
             bytes=shape.bytes(call),
         )
-        # [channel, filter, taps] -> [filter, taps, channel]
-        steps = (
-            RecipeStep("cast", ("%in",), {"dtype": sums.value}),
-            RecipeStep("reshape", ("%0",), {"shape": [shape.groups, shape.filters, shape.taps]}),
-            RecipeStep("permute", ("%1",), {"order": [1, 2, 0]}),
-        )
-        packed = Packed(steps, TensorSpec((shape.filters, shape.taps, shape.groups), sums))
+        packed = _pairs(shape) if pairs else _taps(shape, sums)
         return LoweredCall((stage,), weights={1: packed}, accumulates=sums.value)
+
+
+def _taps(shape: ConvShape, sums: DType) -> Packed:
+    """Return the filters as [filter, taps, channel], in the type of the sums."""
+    steps = (
+        RecipeStep("cast", ("%in",), {"dtype": sums.value}),
+        RecipeStep("reshape", ("%0",), {"shape": [shape.groups, shape.filters, shape.taps]}),
+        RecipeStep("permute", ("%1",), {"order": [1, 2, 0]}),
+    )
+    return Packed(steps, TensorSpec((shape.filters, shape.taps, shape.groups), sums))
+
+
+def _takes_pairs(dtype: DType, shape: ConvShape, isa: IsaLevel) -> bool:
+    """Return whether the taps of two rows are multiplied at once, by ``vdpbf16ps``."""
+    return dtype is DType.BFLOAT16 and "avx512bf16" in isa.features and shape.kernel[1] > 1
+
+
+def _pairs(shape: ConvShape) -> Packed:
+    """Return the filters as [pair of rows, column, channel, 2]. An odd row is paired with zeros."""
+    rows, columns = shape.kernel[1:]
+    pairs = -(-rows // 2)
+    steps = (
+        RecipeStep("reshape", ("%in",), {"shape": [shape.groups, rows, columns]}),
+        RecipeStep("pad", ("%0",), {"begin": [0, 0, 0], "end": [0, rows % 2, 0]}),
+        RecipeStep("reshape", ("%1",), {"shape": [shape.groups, pairs, 2, columns]}),
+        RecipeStep("permute", ("%2",), {"order": [1, 3, 0, 2]}),
+    )
+    return Packed(steps, TensorSpec((pairs, columns, shape.groups, 2), DType.BFLOAT16))
 
 
 _MAX_TAPS, _MAX_STRIDE, _MAX_PIXELS = 7, 2, 8

@@ -182,6 +182,13 @@ def _product_stage(
     elif tile.lines[0]:
         step = shape.stride[2] * shape.channels * tile.row_bytes
         run = f"run_lines<{kind}, {step}>(shape, blocks, {', '.join(map(str, tile.lines))}"
+    if tile.windows:
+        _, _, pitch, _, _ = tile.windows
+        apart = shape.stride[2] * (pitch if tile.windows[0] else shape.x[4]) * tile.row_bytes
+        vectors = f"VectorWindows<conv::{tile.arithmetic}, {tile.pixels}, {tile.vectors}, {apart}>"
+        multiply = "TileWindows" if tile.arithmetic == "Bf16Tiles" else vectors
+        lines = f"conv::Lines{braces(tile.windows)}"
+        run = f"run_windows<conv::{multiply}, {C_TYPES[call.outputs[0].dtype]}, act::{act_of(call)}>(shape, blocks, {lines}"
     body = (
         f"  static const conv::Shape shape = {shape_text(shape)};\n"
         f"  static const conv::Blocks blocks = {tile.text()};\n"

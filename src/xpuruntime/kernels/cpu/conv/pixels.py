@@ -252,7 +252,7 @@ def _other_cycles(shape: ConvShape, dtype: DType, isa: IsaLevel, other: ConvTili
     width = shape.out[2]
     words = 2 if other.arithmetic == "Bf16Pairs" else 1
     cycles = width * shape.taps * other.tiles * other.vectors * _fma_cycles(isa) / words
-    if other.lines[0] or (shape.taps == 1 and shape.x[1] == 1):
+    if other.lines[0] or other.windows or (shape.taps == 1 and shape.x[1] == 1):
         return cycles
     gather = _COPY_RUN / words if shape.x[1] == 1 else _COPY_APART[dtype]
     return cycles + width * shape.taps * gather

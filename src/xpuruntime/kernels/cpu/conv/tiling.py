@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ....codegen.cpp.isa import IsaLevel
 from ....codegen.target import CodegenTarget
@@ -17,6 +17,14 @@ _CHUNK_BYTES = {"F32": 768, "F64": 768, "Bf16Pairs": 768, "Bf16Tiles": 1152}
 
 _AMX_TILE = 32
 """Pixels, filters and depth of the AMX product (``tile_product``)."""
+
+_MIN_UNIT, _MIN_COLUMNS = 10, 4
+"""Minimum pixels of a tile of A that are adjacent in a row of output, for AMX by input lines, and columns for vectors by input lines. Gathered rows
+fill their tiles, too."""
+
+_LINE_PIXELS, _LINE_BYTES, _AMX_LINE_BYTES = 256, 384 * 1024, 768 * 1024
+"""Maximum pixels of a block by input lines, over which a chunk of filters stays in the first cache, and maximum bytes of its lines. They stay in the
+second cache, which is larger where AMX is."""
 
 _ACCUMULATOR_BYTES = 256 * 1024
 """Bytes of partial sums in scratch: a quarter of the L2 cache of current server cores."""
@@ -48,7 +56,8 @@ class ConvTiling:
     tiles_per_gather: tiles of filters that share gathered rows.
     lines:    for few channels: the input lines that a block reads per plane of the kernel (``block`` then counts rows of pixels), the elements of
               each, and the columns of a block.
-    planes:   planes of the kernel, for ``lines``.
+    planes:   planes of the kernel, for ``lines`` and ``windows``.
+    windows:  for input lines in place of gathered rows, the fields of ``conv::Lines``; else empty. ``block`` then counts rows of pixels.
     """
 
     arithmetic: str
@@ -62,6 +71,7 @@ class ConvTiling:
     tiles_per_gather: int
     lines: tuple[int, int, int] = (0, 0, 0)
     planes: int = 1
+    windows: tuple[int, ...] = ()
 
     @property
     def tile(self) -> int:
@@ -74,8 +84,22 @@ class ConvTiling:
         return {"F32": 4, "F64": 8, "Bf16Pairs": 2, "Bf16Tiles": 2}[self.arithmetic]
 
     @property
+    def unit_sums(self) -> int:
+        """Sums of a product by input lines: a tile register has 16 pixels at most."""
+        return (16 if self.arithmetic == "Bf16Tiles" else self.pixels) * self.tile
+
+    @property
     def scratch_bytes(self) -> int:
-        """Bytes of scratch: gathered rows, partial sums, biases, two offsets per pixel. ``run_lines`` has input lines in place of rows."""
+        """Bytes of scratch: gathered rows, partial sums, biases, two offsets per pixel. Kernels by lines have input lines in place of rows."""
+        if self.windows:
+            count, pixels, pitch, columns, unit = self.windows
+            units, amx = self.block * -(-columns // unit), self.arithmetic == "Bf16Tiles"
+            once = self.depth * self.row_bytes <= _CHUNK_BYTES[self.arithmetic]
+            sums = (1 + amx if once else self.tiles_per_gather * units) * self.unit_sums
+            sums += self.tiles_per_gather * self.tile
+            steps = self.depth * self.row_bytes // 64
+            lines = self.planes * count * pixels * pitch * self.row_bytes
+            return lines + max(self.row_bytes, 4) * sums + 8 * steps + 64
         if self.lines[0]:
             count, length, columns = self.lines
             sums = (self.pixels + self.tiles) * self.tile
@@ -99,14 +123,14 @@ def tiling(shape: ConvShape, dtype: DType, target: CodegenTarget) -> ConvTiling:
     isa: IsaLevel = isa_of(target)
     config = target.config
     if dtype is DType.BFLOAT16 and "amx-bf16" in isa.features and _fills_tiles(shape):
-        return _amx_tiling(shape, config.max_threadgroup_3d_xy * config.max_threadgroup_3d_z)
+        windows = _amx_windows(shape)
+        return windows or _amx_tiling(shape, config.max_threadgroup_3d_xy * config.max_threadgroup_3d_z)
     pairs = dtype is DType.BFLOAT16 and "avx512bf16" in isa.features
-    by_lines = _by_lines(shape, pairs)
-    pairs = pairs and not by_lines
+    few_channels = _by_lines(shape, pairs)
+    pairs = pairs and not few_channels
     kind = "Bf16Pairs" if pairs else "F64" if dtype is DType.FLOAT64 else "F32"
     lanes = isa.lanes(8 if kind == "F64" else 4)
-    # Registers without those of the operands.
-    accumulators = 28 if isa.vector_bytes == 64 or isa.architecture == "aarch64" else 12
+    accumulators = _accumulators(isa)
     groups, filters = shape.groups, shape.filters
     vectors = min(
         range(1, max(1, min(config.channel_tile // lanes, max(_TILE_COST))) + 1),
@@ -114,7 +138,7 @@ def tiling(shape: ConvShape, dtype: DType, target: CodegenTarget) -> ConvTiling:
     )
     tiles = max(1, -(-filters // (vectors * lanes)))
     max_pixels = accumulators // vectors
-    if by_lines:
+    if few_channels:
         return _line_tiling(shape, kind, lanes, vectors, max_pixels, tiles, config.max_threadgroup_3d_z)
     total_pixels = max(1, shape.pixels)
     max_block = max(1, config.max_threadgroup_3d_xy * config.max_threadgroup_3d_z)
@@ -133,7 +157,13 @@ def tiling(shape: ConvShape, dtype: DType, target: CodegenTarget) -> ConvTiling:
     padded_block = -(-block // pixels) * pixels
     fits = max(1, _ACCUMULATOR_BYTES // (padded_block * vectors * isa.vector_bytes))
     tiles_per_gather = tiles if depth * row <= _CHUNK_BYTES[kind] else min(tiles, fits)
-    return ConvTiling(kind, lanes, pixels, vectors, depth, block, blocks, tiles, tiles_per_gather)
+    gathered = ConvTiling(kind, lanes, pixels, vectors, depth, block, blocks, tiles, tiles_per_gather)
+    return _vector_windows(shape, dtype, isa, gathered) or gathered
+
+
+def _accumulators(isa: IsaLevel) -> int:
+    """Return the registers for sums: all without those of the operands."""
+    return 28 if isa.vector_bytes == 64 or isa.architecture == "aarch64" else 12
 
 
 def _fills_tiles(shape: ConvShape) -> bool:
@@ -154,6 +184,123 @@ def _amx_tiling(shape: ConvShape, max_pixels: int) -> ConvTiling:
     return ConvTiling(
         "Bf16Tiles", 16, _AMX_TILE, 2, depth, block, -(-total // block), tiles, tiles_per_gather
     )
+
+
+def _amx_windows(shape: ConvShape) -> ConvTiling | None:
+    """Return the tiling of AMX by input lines, or None where rows are gathered: also where few pixels of a tile would be adjacent."""
+    if not _has_whole_steps(shape, _AMX_TILE):
+        return None
+    width = shape.out[2]
+    columns = -(-width // -(-width // _LINE_PIXELS))
+    unit = -(-columns // -(-columns // 16))
+    tiles = -(-shape.filters // _AMX_TILE)
+    first = ConvTiling("Bf16Tiles", 16, _AMX_TILE, 2, shape.taps * shape.channels, 0, 0, tiles, 0)
+    return _windows(shape, first, unit, _AMX_LINE_BYTES) if unit >= _MIN_UNIT else None
+
+
+def _vector_windows(shape: ConvShape, dtype: DType, isa: IsaLevel, gathered: ConvTiling) -> ConvTiling | None:
+    """Return the tiling of vectors by input lines, or None where rows are gathered: also where register tiles would be less full."""
+    row = gathered.row_bytes
+    if not _has_whole_steps(shape, 64 // row) or shape.out[2] < _MIN_COLUMNS:
+        return None
+    width, lanes = shape.out[2], gathered.lanes
+    accumulators = _accumulators(isa)
+
+    def cost(tile: tuple[int, int]) -> float:
+        vectors, pixels = tile
+        products = -(-shape.filters // (vectors * lanes)) * vectors * -(-width // pixels) * (pixels + 0.25)
+        return (
+            products * _TILE_COST[vectors] * max(1.0, 10 / (vectors * pixels))
+        )  # a sum waits for its last addition
+
+    most = max(1, min(gathered.vectors * 2, max(_TILE_COST)))
+    vectors, pixels = min(
+        ((v, p) for v in range(1, most + 1) for p in range(min(accumulators // v, width), 0, -1)), key=cost
+    )
+    pixels_of_rows = gathered.blocks * gathered.block * gathered.tiles * gathered.vectors
+    products = (
+        shape.images
+        * shape.out[0]
+        * shape.out[1]
+        * -(-width // pixels)
+        * pixels
+        * -(-shape.filters // (vectors * lanes))
+        * vectors
+    )
+    if products > pixels_of_rows * (1 + max(0.03, 3 / shape.filters)):
+        return None
+    tiles = -(-shape.filters // (vectors * lanes))
+    first = replace(gathered, pixels=pixels, vectors=vectors, depth=shape.taps * shape.channels, tiles=tiles)
+    stored = {4: DType.FLOAT32, 8: DType.FLOAT64, 2: DType.BFLOAT16}[row] is dtype
+    in_place = (
+        stored and width % pixels == 0 and shape.x[4] * row % 4 == 0
+    )  # a word of two bfloat16 is not split
+    return _windows(shape, first, pixels, _LINE_BYTES, in_place)
+
+
+def _has_whole_steps(shape: ConvShape, step: int) -> bool:
+    """Return whether windows can be read from input lines in steps of ``step`` channels. One tap without a stride is read in place anyway."""
+    whole = shape.channels > 0 and shape.channels % step == 0 and shape.x[1] == 1
+    return (
+        whole and not shape.transposed and shape.pixels > 0 and (shape.taps > 1 or shape.stride != (1, 1, 1))
+    )
+
+
+def _windows(
+    shape: ConvShape, tile: ConvTiling, unit: int, max_bytes: int, in_place: bool = True
+) -> ConvTiling | None:
+    """Return the blocks of ``run_windows``, or None if their lines take more than ``max_bytes``.
+
+    A block has at most ``_LINE_PIXELS`` pixels, fewer where tasks would be few.
+
+    tile: the register tile, the depth and the tiles of filters. unit: adjacent pixels of a product.
+    in_place: whether lines without padding can be read where they are.
+    """
+    height, width, planes = shape.out[1], shape.out[2], shape.images * shape.out[0]
+    units = -(-width // unit)
+    across = max(
+        -(-width // _LINE_PIXELS),
+        min(-(-TASKS // (planes * height * tile.tiles * shape.groups)), units // 2),
+        1,
+    )
+    columns = -(-units // across) * unit
+    across = -(-width // columns)
+    rows = max(1, min(_LINE_PIXELS // columns, height))
+    while (
+        rows * columns > 2 * tile.pixels
+        and rows > 1
+        and planes * -(-height // rows) * across * tile.tiles * shape.groups < TASKS
+    ):
+        rows -= 1
+    rows = -(-height // -(-height // rows))
+    row_bytes = tile.row_bytes
+    # Pixels are not all in few sets of the first cache.
+    pitch = shape.channels + (64 // row_bytes if shape.channels * row_bytes % 512 == 0 else 0)
+    pixels = _reach(shape, 2, columns)
+    line_bytes = 0 if in_place and not _has_padding(shape) else shape.kernel[0] * pixels * pitch * row_bytes
+    while rows > 1 and _reach(shape, 1, rows) * line_bytes > max_bytes:
+        rows = -(-rows // 2)
+    count = _reach(shape, 1, rows) if line_bytes else 0
+    if count * line_bytes > max_bytes:
+        return None
+    sums = rows * -(-columns // unit) * tile.unit_sums * max(row_bytes, 4)
+    once = tile.depth * row_bytes <= _CHUNK_BYTES[tile.arithmetic]
+    return replace(
+        tile, block=rows, blocks=planes * -(-height // rows) * across, planes=shape.kernel[0],
+        tiles_per_gather=tile.tiles if once else min(tile.tiles, max(1, _ACCUMULATOR_BYTES // sums)),
+        windows=(count, pixels, pitch, columns, unit),
+    )  # fmt: skip
+
+
+def _reach(shape: ConvShape, dim: int, count: int) -> int:
+    """Return the input positions from the first to the last that ``count`` neighbors of the output read along a dim."""
+    return (count - 1) * shape.stride[dim] + (shape.kernel[dim] - 1) * shape.dilation[dim] + 1
+
+
+def _has_padding(shape: ConvShape) -> bool:
+    """Return whether a window is not wholly in the input, or the input begins before the first window."""
+    ends = (_reach(shape, d, shape.out[d]) - shape.begin[d] for d in range(3))
+    return any(shape.begin) or any(end > size for end, size in zip(ends, shape.size, strict=True))
 
 
 def _by_lines(shape: ConvShape, pairs: bool) -> bool:
@@ -183,7 +330,7 @@ def _line_tiling(
     row_blocks = max(1, planes * -(-height // rows))
     across = max(-(-width // _MAX_COLUMNS), min(-(-TASKS // (row_blocks * tiles)), width // (2 * max_pixels)))
     columns = min(-(-width // max(across, 1) // pixels) * pixels, width)
-    count = (rows - 1) * shape.stride[1] + (shape.kernel[1] - 1) * shape.dilation[1] + 1
+    count = _reach(shape, 1, rows)
     reach = (-(-columns // pixels) * pixels - 1) * shape.stride[2] + shape.kernel[2]
     length = -(-reach * shape.channels // 16) * 16
     blocks = row_blocks * -(-width // columns)

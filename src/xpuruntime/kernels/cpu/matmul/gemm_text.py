@@ -49,6 +49,9 @@ def product_source(call: NodeCall, p: Product, t: GemmTiling, dtype: DType, pack
     first, second = (panels, blocks) if t.across else (blocks, panels)
     inner, outer = f"task % {first}", f"task / {first} % {second}"
     a_at = _sum_text(offset_text("batch", p.batch, p.a_strides[:lead]), f"row * {a_row}")
+    first, bias = int(t.tiles and _begins_with_bias(p)), "nullptr, " * t.tiles
+    if first:  # the sums of tiles begin with it
+        bias = f"term0 + {_sum_text(offset_text('batch', p.batch, p.terms[0].strides[:lead]), 'col')}, "
     lines = [
         f"// {call.op}: [{p.batches}, {p.m}, {p.k}] x [{p.k}, {p.n}] in {dtype.value}, sums in {acc}"
         f"; {t.rows} x {t.columns} tiles, B {'packed at load' if packed else 'packed by the task'}",
@@ -80,15 +83,23 @@ def product_source(call: NodeCall, p: Product, t: GemmTiling, dtype: DType, pack
         f"        const int64_t row = {outer if t.across else inner} * {t.task_rows}, panel = {inner if t.across else outer},"
         f" batch = task / {blocks * panels};",
         f"        const int64_t col = panel * {t.columns}, columns = {_min_text(f'{p.n} - col', t.columns, p.n)}, rows = {rows};",
-        f"        gemm_block{'_tiles' * t.tiles}<KERNEL_product>({'tiles, ' * t.tiles}a + {a_at}, b + {b_at}, rows, columns, scratch,",
+        f"        gemm_block{'_tiles' * t.tiles}<KERNEL_product>({'tiles, ' * t.tiles}a + {a_at}, b + {b_at}, rows, columns, {bias}scratch,",
         f"                                   [&](const {acc} *sums, int64_t r) {{",
-        *(f"            {x}" for x in _epilogue(p, s, acc)),
+        *(f"            {x}" for x in _epilogue(p, s, acc, first)),
         "        });",
         "    }",
         "}",
         "",
     ]
     return "\n".join(lines)
+
+
+def _begins_with_bias(p: Product) -> bool:
+    """Return whether the first term is one number for each column, which may be added before the sums."""
+    if not p.terms or p.codes or p.alpha != 1:
+        return False
+    strides, lead = p.terms[0].strides, len(p.batch)
+    return p.terms[0].factor == 1 and strides[-1] == 1 and not any(strides[lead:-1])
 
 
 def _of_tiles(p: Product, t: GemmTiling) -> list[str]:
@@ -104,6 +115,7 @@ def _of_tiles(p: Product, t: GemmTiling) -> list[str]:
     return [
         f"    static constexpr int64_t prefetch_lines = {prefetch_lines};",
         f"    static constexpr bool single_block = {str(t.block >= p.k).lower()};",
+        f"    static constexpr int64_t depth = {t.step(p.k)};",
     ]
 
 
@@ -126,8 +138,8 @@ def _b_offset(p: Product, b: Operand, t: GemmTiling, panels: int, packed: bool) 
     return _sum_text(offset_text("batch", p.batch, strides), f"panel * {k * t.columns}")
 
 
-def _epilogue(p: Product, storage: str, acc: str) -> list[str]:
-    """Return the epilogue of one row of sums: add terms, apply the activation, store; one vector at a time."""
+def _epilogue(p: Product, storage: str, acc: str, first: int) -> list[str]:
+    """Return the epilogue of one row of sums: add terms from ``first`` on, apply the activation, store; one vector at a time."""
     lead = len(p.batch)
 
     def offset(strides: Sequence[int]) -> str:
@@ -135,7 +147,8 @@ def _epilogue(p: Product, storage: str, acc: str) -> list[str]:
             offset_text("batch", p.batch, strides[:lead]), offset_text("(row + r)", p.rows, strides[lead:-1])
         )
 
-    lines = [f"const {storage} *at{i} = term{i} + {offset(x.strides)};" for i, x in enumerate(p.terms)]
+    terms = list(enumerate(p.terms))[first:]
+    lines = [f"const {storage} *at{i} = term{i} + {offset(x.strides)};" for i, x in terms]
     lines += [
         f"{storage} *to = y + {offset(p.y_strides)} + col;",
         "for (int64_t j = 0; j < columns; j += L) {",
@@ -147,7 +160,7 @@ def _epilogue(p: Product, storage: str, acc: str) -> list[str]:
         lines.append(f"    x = x * ({scales});")
     if p.alpha != 1:
         lines.append(f"    x = x * {_number(p.alpha, acc)};")
-    for i, term in enumerate(p.terms):
+    for i, term in terms:
         step = term.strides[-1]
         if step == 0:
             value = f"splat<vec<{acc}, L>>(raw<{acc}>(load<1>(at{i})))"

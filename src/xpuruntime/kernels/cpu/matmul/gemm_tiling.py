@@ -67,6 +67,15 @@ class GemmTiling:
         """Return the depth of a packed panel."""
         return math.ceil(k / self.word) * self.word
 
+    def step(self, k: int) -> int:
+        """Return the k of an AMX step: TILE, or an even part of ``k`` that leaves no tail, if that takes few steps more."""
+        whole = max(1, math.ceil(k / TILE))
+        if k % TILE and k <= self.block:
+            for count in range(whole, whole + 1 + whole // 2):
+                if k % (2 * count) == 0:
+                    return k // count
+        return TILE
+
 
 def registers(isa: IsaLevel) -> int:
     """Return the number of vector registers of an instruction set."""
