@@ -1,8 +1,8 @@
 """``conv/depthwise`` on CPUs: one input channel per group, with one filter or several (``templates/conv_depthwise.h``).
 
-Filters are packed at load as [filter, taps, channel], so vectors run along contiguous channels. With AVX-512 BF16, bfloat16 taps of two rows
-are multiplied at once. A register block computes a few adjacent
-output pixels, whose windows share the loaded input. It is bandwidth-bound unless the filters are large.
+Filters are packed at load as [filter, taps, channel], so vectors run along contiguous channels. A register block computes a few adjacent output
+pixels, whose windows share the loaded input. It is bandwidth-bound unless the filters are large. With AVX-512 BF16, bfloat16 taps of two rows are
+multiplied at once; subnormal numbers count as zeros there.
 """
 
 from __future__ import annotations
@@ -116,7 +116,10 @@ def _block(call: NodeCall, shape: ConvShape, registers: int) -> tuple[int, int] 
     taps, stride = shape.kernel[2], shape.stride[2]
     residual = call.op == "fused_convolution" and call.optional(3) is not None
     contiguous = shape.x[1] == shape.y[1] == 1 and (not residual or shape.r[1] == 1)
-    if shape.size[0] != 1 or shape.kernel[0] != 1 or not contiguous:
+    flat = (
+        shape.size[0] == shape.out[0] == shape.kernel[0] == 1 and shape.begin[0] == 0
+    )  # padding adds planes
+    if not flat or not contiguous:
         return None
     if shape.filters != 1 or shape.dilation[2] != 1 or taps > _MAX_TAPS or stride > _MAX_STRIDE:
         return None

@@ -241,9 +241,8 @@ def _vector_windows(shape: ConvShape, dtype: DType, isa: IsaLevel, gathered: Con
 def _has_whole_steps(shape: ConvShape, step: int) -> bool:
     """Return whether windows can be read from input lines in steps of ``step`` channels. One tap without a stride is read in place anyway."""
     whole = shape.channels > 0 and shape.channels % step == 0 and shape.x[1] == 1
-    return (
-        whole and not shape.transposed and shape.pixels > 0 and (shape.taps > 1 or shape.stride != (1, 1, 1))
-    )
+    some = shape.pixels > 0 and shape.filters > 0 and (shape.taps > 1 or shape.stride != (1, 1, 1))
+    return whole and some and not shape.transposed
 
 
 def _windows(

@@ -49,8 +49,8 @@ def product_source(call: NodeCall, p: Product, t: GemmTiling, dtype: DType, pack
     first, second = (panels, blocks) if t.across else (blocks, panels)
     inner, outer = f"task % {first}", f"task / {first} % {second}"
     a_at = _sum_text(offset_text("batch", p.batch, p.a_strides[:lead]), f"row * {a_row}")
-    first, bias = int(t.tiles and _begins_with_bias(p)), "nullptr, " * t.tiles
-    if first:  # the sums of tiles begin with it
+    terms_before, bias = int(t.tiles and _begins_with_bias(p)), "nullptr, " * t.tiles
+    if terms_before:  # the sums of tiles begin with it
         bias = f"term0 + {_sum_text(offset_text('batch', p.batch, p.terms[0].strides[:lead]), 'col')}, "
     lines = [
         f"// {call.op}: [{p.batches}, {p.m}, {p.k}] x [{p.k}, {p.n}] in {dtype.value}, sums in {acc}"
@@ -85,7 +85,7 @@ def product_source(call: NodeCall, p: Product, t: GemmTiling, dtype: DType, pack
         f"        const int64_t col = panel * {t.columns}, columns = {_min_text(f'{p.n} - col', t.columns, p.n)}, rows = {rows};",
         f"        gemm_block{'_tiles' * t.tiles}<KERNEL_product>({'tiles, ' * t.tiles}a + {a_at}, b + {b_at}, rows, columns, {bias}scratch,",
         f"                                   [&](const {acc} *sums, int64_t r) {{",
-        *(f"            {x}" for x in _epilogue(p, s, acc, first)),
+        *(f"            {x}" for x in _epilogue(p, s, acc, terms_before)),
         "        });",
         "    }",
         "}",
