@@ -49,76 +49,72 @@ struct Bf16Pairs {  // a word is two neighbors of the depth; VDPBF16PS adds both
 template <class M> constexpr int64_t CHUNK_BYTES = 768;                // of a row; _CHUNK_BYTES in kernels/cpu/conv/tiling.py
 template <class M> constexpr int64_t ROW_BYTES = CHUNK_BYTES<M> + 64;  // an odd number of cache lines: rows map to different cache sets
 
+// The sums of P pixels by NV vectors of filters, in registers: they begin with the bias, or with zeros without one.
+template <class M, int P, int NV> INLINE void begin_sums(typename M::V (&acc)[P][NV], const typename M::sum *bias) {
+    constexpr int L = lanes<typename M::V>;
+#pragma GCC unroll 32
+    for (int p = 0; p < P; p++)
+#pragma GCC unroll 8
+        for (int v = 0; v < NV; v++) acc[p][v] = bias ? ::load<L>(bias + v * L) : typename M::V{};
+}
+// Add one word of pixels PITCH words apart times one word of the filters.
+template <class M, int PITCH, int P, int NV>
+INLINE void multiply_word(typename M::V (&acc)[P][NV], const typename M::word *a, const char *filters) {
+    typename M::W w[NV];
+#pragma GCC unroll 8
+    for (int v = 0; v < NV; v++) w[v] = ::load<lanes<typename M::V>>((const typename M::word *)(filters + v * VECTOR_BYTES));
+#pragma GCC unroll 32
+    for (int p = 0; p < P; p++)
+#pragma GCC unroll 8
+        for (int v = 0; v < NV; v++) acc[p][v] = M::madd(acc[p][v], a[p * PITCH], w[v]);
+}
+// Store the sums, or add them to those of the chunks before if they began without the bias.
+template <class M, int P, int NV> INLINE void end_sums(const typename M::V (&acc)[P][NV], bool first, typename M::sum *sums) {
+    constexpr int L = lanes<typename M::V>;
+#pragma GCC unroll 32
+    for (int p = 0; p < P; p++)
+#pragma GCC unroll 8
+        for (int v = 0; v < NV; v++) {
+            typename M::sum *to = sums + (p * NV + v) * L;
+            ::store<L>(to, first ? acc[p][v] : ::load<L>(to) + acc[p][v]);
+        }
+}
+
 // sums[P][NV] = (bias or sums) + rows x filters. A chunk is accumulated in registers before it is added to `sums`, so that rounding errors
 // grow with the chunk's length and the number of chunks, not with the depth. The pixel stride is BYTES; the depth consists of `lines` of
 // `words` words with stride `jump`. Each word prefetches a cache line from `prefetch`.
 template <class M, int P, int NV, int BYTES>
 static __attribute__((noinline)) void product(const void *rows, const void *filters, int64_t words, int64_t lines, int64_t jump,
                                               typename M::sum *sums, const typename M::sum *bias, const char *prefetch) {
-    typedef typename M::V V;
-    constexpr int L = lanes<V>, PITCH = BYTES / sizeof(typename M::word);
-    typedef typename M::word word;
-    const word *a = (const word *)rows;
+    const typename M::word *a = (const typename M::word *)rows;
     const char *b = (const char *)filters;
-    V acc[P][NV];
-#pragma GCC unroll 32
-    for (int p = 0; p < P; p++)
-#pragma GCC unroll 8
-        for (int v = 0; v < NV; v++) acc[p][v] = bias ? ::load<L>(bias + v * L) : V{};
+    typename M::V acc[P][NV];
+    begin_sums<M>(acc, bias);
     for (; lines > 0; lines--, a += jump)
         for (int64_t k = 0; k < words; k++, b += NV * VECTOR_BYTES) {
             __builtin_prefetch(prefetch + k * 64, 0, 2);
-            typename M::W w[NV];
-#pragma GCC unroll 8
-            for (int v = 0; v < NV; v++) w[v] = ::load<L>((const typename M::word *)(b + v * VECTOR_BYTES));
-#pragma GCC unroll 32
-            for (int p = 0; p < P; p++)
-#pragma GCC unroll 8
-                for (int v = 0; v < NV; v++) acc[p][v] = M::madd(acc[p][v], a[p * PITCH + k], w[v]);
+            multiply_word<M, BYTES / sizeof(typename M::word)>(acc, a + k, b);
         }
-#pragma GCC unroll 32
-    for (int p = 0; p < P; p++)
-#pragma GCC unroll 8
-        for (int v = 0; v < NV; v++) {
-            typename M::sum *to = sums + (p * NV + v) * L;
-            ::store<L>(to, bias ? acc[p][v] : ::load<L>(to) + acc[p][v]);
-        }
+    end_sums<M>(acc, bias != nullptr, sums);
 }
 
-// The same for pixels BYTES apart, where step i reads a cache line of the depth at offset[i] from them.
+// The same where step i reads a cache line of the depth at offset[i] from the pixels.
 template <class M, int P, int NV, int BYTES>
 static __attribute__((noinline)) void product_of_steps(const typename M::row *pixels, const int64_t *offset, int64_t steps,
                                                        const void *filters, typename M::sum *sums, const typename M::sum *bias,
                                                        const char *prefetch) {
-    typedef typename M::V V;
     typedef typename M::word word;
-    constexpr int L = lanes<V>, PITCH = BYTES / sizeof(word), WORDS = 64 / sizeof(word);
     const char *b = (const char *)filters;
-    V acc[P][NV];
-#pragma GCC unroll 32
-    for (int p = 0; p < P; p++)
-#pragma GCC unroll 8
-        for (int v = 0; v < NV; v++) acc[p][v] = bias ? ::load<L>(bias + v * L) : V{};
+    typename M::V acc[P][NV];
+    begin_sums<M>(acc, bias);
     for (int64_t i = 0; i < steps; i++) {
         const word *a = (const word *)(pixels + offset[i]);
-        for (int k = 0; k < WORDS; k++, b += NV * VECTOR_BYTES, prefetch += 64) {
+        for (int k = 0; k < int(64 / sizeof(word)); k++, b += NV * VECTOR_BYTES, prefetch += 64) {
             __builtin_prefetch(prefetch, 0, 2);
-            typename M::W w[NV];
-#pragma GCC unroll 8
-            for (int v = 0; v < NV; v++) w[v] = ::load<L>((const word *)(b + v * VECTOR_BYTES));
-#pragma GCC unroll 32
-            for (int p = 0; p < P; p++)
-#pragma GCC unroll 8
-                for (int v = 0; v < NV; v++) acc[p][v] = M::madd(acc[p][v], a[p * PITCH + k], w[v]);
+            multiply_word<M, BYTES / sizeof(word)>(acc, a + k, b);
         }
     }
-#pragma GCC unroll 32
-    for (int p = 0; p < P; p++)
-#pragma GCC unroll 8
-        for (int v = 0; v < NV; v++) {
-            typename M::sum *to = sums + (p * NV + v) * L;
-            ::store<L>(to, bias ? acc[p][v] : ::load<L>(to) + acc[p][v]);
-        }
+    end_sums<M>(acc, bias != nullptr, sums);
 }
 
 // ── gathering ──
