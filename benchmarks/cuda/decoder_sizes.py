@@ -1,6 +1,6 @@
 """Language models of published sizes on CUDA by the native engine: the time of a token, next to PyTorch and to the time of reading the weights.
 
-    python benchmarks/cuda/decoder_sizes.py --out benchmarks/results/cuda_decoder_sizes.json [--device cuda:0] [--min-mib 4 13] [MODEL ...]
+    python benchmarks/cuda/decoder_sizes.py --out benchmarks/results/cuda_decoder_sizes.json [--device cuda:0] [MODEL ...] [--min-mib 4 13]
 
 The compiler is not tuned for these sizes. Weights are seeded, in bfloat16. The prompt fills the context, and its last logits, ours and PyTorch's, are
 compared with float32 and the same weights. Then one token is timed: ours, and a CUDA graph of PyTorch's (StaticCache), in turns. ``share`` is a
