@@ -122,6 +122,7 @@ class Demands:
             wide_products=self.phase == "train_backward",
             joins_readers=self.phase == "train_backward",
             library_ops=all(t.kind == "cuda" for t in self.targets) and self.phase == "inference",
+            uneven_padding=all(t.kind == "cpu" for t in self.targets) and self.phase == "inference",
             strided_einsum=all(t.kind == "cpu" for t in self.targets) and self.phase == "inference",
             at_load=self._at_load,
             is_forced=self.is_forced,
