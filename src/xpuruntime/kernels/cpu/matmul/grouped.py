@@ -45,7 +45,7 @@ KINDS: tuple[tuple[str, GroupForm | None, bool], ...] = tuple(
 """Kernels by name, the groups that their weights are quantized to (None: those of the blocks that a weight is stored in), and whether they multiply in
 integers."""
 
-_CHANNEL_KIND = ("matmul/int8_by_int8", GroupForm(8, 64, "channel"), True)
+_CHANNEL_KIND = ("matmul/int8_by_int8", GroupForm(8, 32, "channel"), True)
 """The kernel of codes with one scale per output. Experts have none, as they have no ``matmul/int8_weights``."""
 
 
@@ -98,7 +98,13 @@ class GroupedWeights(Kernel):
             f"_{layer.m}x{layer.n * layer.halves}x{layer.k}"
             + ("" if layer.act == "none" else f"_{layer.act}"),
             source=_source(layer, panels, rows, task_rows),
-            args=("in0", "in1", *(f"in{at}" for _, at in layer.operands), *(("extra0",) if panels.codes else ()), "out0"),
+            args=(
+                "in0",
+                "in1",
+                *(f"in{at}" for _, at in layer.operands),
+                *(("extra0",) if panels.codes else ()),
+                "out0",
+            ),
             tasks=layer.panels(panels.columns) * blocks,
             grain=max(1, layer.grain(panels.bytes) // task_rows),
             scratch_bytes=panels.scratch_bytes(task_rows, layer.halves),
