@@ -132,6 +132,27 @@ def test_weights_of_fewer_bits_are_the_rounded_model_in_little_memory(
     assert abs(read - exact[-1]).max() < 2e-4 * abs(exact).max()
 
 
+@pytest.mark.skipif(device_name() != "cpu", reason="only CPUs round activations")
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_activations_of_8_bits_are_near_those_of_floats(dtype: str) -> None:
+    """Prefill and decode, with the same weights as ``weights: int8`` alone."""
+    model, tokens = reference("llama", hidden_size=192, intermediate_size=264), prompt(30)
+    rows, sizes = [], []
+    for words, kernel in (({}, "int8_weights"), ({"activations": "int8"}, "int8_by_int8")):
+        policy = {"version": 1, "kernel": {"weights": "int8", **words}}
+        with Generator(model, capacity=64, buckets=(16,), dtype=dtype, policy=policy) as ours:
+            calls = [c for e in ours.program.entries for c in e.plans[0].calls if "matmul" in c.kernel]
+            assert {c.kernel for c in calls} == {f"matmul/{kernel}"}
+            read = ours.read(tokens)[0].astype(np.float32)
+            steps = [ours.step(t, i)[0].astype(np.float32) for i, t in enumerate(tokens)]
+            rows.append(np.stack([*steps, read]))
+            sizes.append(ours.weights.size_bytes)
+    floats, integers = rows
+    far = np.linalg.norm(integers - floats, axis=1) / np.linalg.norm(floats, axis=1)
+    assert 1e-3 < np.median(far) < 0.03
+    assert abs(sizes[1] - sizes[0]) < 0.1 * sizes[0]
+
+
 def _rounded(w: np.ndarray[Any, Any], group: int) -> np.ndarray[Any, Any]:
     """What is left of a weight in int8 by rows (group 0) or in int4 by groups."""
     if not group:

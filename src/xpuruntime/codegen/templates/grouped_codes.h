@@ -146,10 +146,8 @@ template <class N, int BITS> INLINE I madd(I sum, I w, I a) {
 
 struct maximum_ { template <class V> INLINE_MEMBER V operator()(V a, V b) const { return maximum(a, b); } };
 INLINE vec<int8_t, L> bytes(I q) {
-#if defined(__AVX512F__)
-    if constexpr (L == 16) return bitcast<vec<int8_t, L>>(__builtin_ia32_pmovdb512_mask((v16si)q, v16qi{}, (unsigned short)-1));
-#endif
-    return raw<int8_t>(raw<int16_t>(q));
+    if constexpr (L == 16) return raw<int8_t>(q);
+    else return raw<int8_t>(raw<int16_t>(q));
 }
 
 // One row of floats, k a multiple of the group. The scale is the largest magnitude over 127; a group with an infinity or NaN gets NaN, and one
