@@ -136,6 +136,22 @@ def test_a_window_of_minus_infinity_points_inside() -> None:
     assert not disagreement(places, to_numpy(want_places))
 
 
+@pytest.mark.parametrize(
+    ("mode", "aten", "coordinates"),
+    [("linear", "bilinear", "align_corners"), ("cubic", "bicubic", "half_pixel"), ("cubic", "bicubic", "align_corners")],
+)  # fmt: skip
+@pytest.mark.parametrize("size", [(12, 16), (3, 5)])
+def test_no_number_stays_with_the_taps_of_a_resize(
+    mode: str, aten: str, coordinates: str, size: tuple[int, int]
+) -> None:
+    x = random(1, 2, 6, 8)
+    x[0, 0, 0, 7], x[0, 0, 3, 2], x[0, 1, 5, 0] = torch.inf, torch.nan, -torch.inf
+    got = interp.apply(
+        "resize", to_numpy(x), size=[1, 2, *size], mode=mode, coordinates=coordinates, cubic_a=-0.75
+    )
+    same(got, F.interpolate(x, size, mode=aten, align_corners=coordinates == "align_corners"))
+
+
 def test_deformed_by_nothing_is_a_convolution() -> None:
     x, w, b = random(2, 4, 6, 7), random(6, 2, 3, 3), random(6)
     attrs = {"stride": (1, 2), "padding": (1, 1), "dilation": (1, 1), "groups": 2}
