@@ -66,15 +66,9 @@ def _axes(call: NodeCall) -> list[_Axis]:
             axes.append(_Axis(dim, tuple(nearest.tolist()), ((1.0,),) * out, tuple(outside.tolist())))
             continue
         shrink = min(scale, 1.0) if a["antialias"] else 1.0
-        cubic = a["mode"] == "cubic"
-        matrix = meaning._weights(
-            positions,
-            old,
-            (lambda d: meaning._keys(d, a["cubic_a"])) if cubic else meaning._triangle,
-            2 if cubic else 1,
-            shrink,
-            a["exclude_outside"],
-        )
+        kernel, reach = meaning._KERNELS[a["mode"]](a["cubic_a"])
+        taps = meaning._taps(positions, old, kernel, reach, shrink, a["exclude_outside"])
+        matrix = meaning._weights(old, *taps)
         axes.append(_Axis(dim, *_banded(matrix), tuple(outside.tolist())))
     return axes
 
