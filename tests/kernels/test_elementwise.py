@@ -15,6 +15,7 @@ from support.native import check, run_native
 from xpuruntime import ir
 from xpuruntime.codegen.expr.expression import POINTWISE, why_not
 from xpuruntime.codegen.expr.terms import COMPUTED
+from xpuruntime.compiler import compile as compile_graph
 from xpuruntime.errors import IrError
 from xpuruntime.types import DType, TensorSpec
 
@@ -243,6 +244,46 @@ def test_broadcasting(first: tuple[int, ...], second: tuple[int, ...]) -> None:
     feeds = {"x": rng.normal(size=first).astype("f"), "y": rng.normal(size=second).astype("f")}
     for split in (None, 3):
         check(b.build(), feeds, passes="none", split=split)
+
+
+@pytest.mark.sampled(6)
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("channels", [2, 3, 7])
+@pytest.mark.parametrize("space", [(4, 4), (1, 17), (13, 31), (40, 50)])
+@pytest.mark.parametrize("images", [1, 3])
+def test_channels_of_images_move_behind_their_pixels(
+    images: int, space: tuple[int, int], channels: int, level: str
+) -> None:
+    """Fewer channels than a vector has lanes: vectors run along the pixels, and their results are interleaved."""
+    b = ir.GraphBuilder("pixels")
+    x = b.input("x", TensorSpec((images, channels, *space), DType.FLOAT32))
+    scale = b.input("scale", TensorSpec((channels, 1, 1), DType.FLOAT32))
+    for name, value in {
+        "bfloat16": b.call("cast", x, dtype="bfloat16"),
+        "bytes": b.call("cast", b.clamp(b.mul(x, 50.0), 0.0, 255.0), dtype="uint8"),
+        "bits": b.gt(x, 0.1),
+        "wide": b.call("cast", x, dtype="float64"),
+        "scaled": b.relu(b.mul(x, scale)),
+    }.items():
+        b.output(name, b.call("clone", b.call("permute", value, dims=[0, 2, 3, 1])))
+    rng = np.random.default_rng(2)
+    feeds = {
+        "x": rng.normal(size=(images, channels, *space)).astype("f"),
+        "scale": rng.normal(size=(channels, 1, 1)).astype("f"),
+    }
+    for split in (None, 3):
+        check(b.build(), feeds, target=level, split=split)
+
+
+def test_vectors_run_along_pixels_if_an_operand_is_not_contiguous_along_channels() -> None:
+    def source(order: tuple[int, ...]) -> str:
+        b = ir.GraphBuilder("pixels")
+        x = b.input("x", "float32[3, 40, 50]")
+        b.output("y", b.call("clone", b.call("permute", b.relu(x), dims=list(order))))
+        return str(compile_graph(b.build(), target="cpu:x86-64-v2").binaries[0].source)
+
+    assert "; c < 3; ++c" in source((1, 2, 0))
+    assert "++c" not in source((0, 1, 2))
 
 
 def test_numbers_promote_as_the_ir_says() -> None:
