@@ -3,8 +3,8 @@
 A task gathers the input windows of a block of pixels into its scratch and multiplies them by packed filters; a register tile of pixels by
 vectors of filters accumulates. Constant filters are packed at load. A 1x1 convolution is a plain GEMM that reads its input in place
 (``pointwise``), and so is one of one channel along one dim, whose windows overlap (``windows``). A transposed convolution with constant
-filters is several ordinary ones (``phases``). With few filters, vectors run along output positions instead (``pixels``). ``NaiveConv`` supports
-the remaining nodes.
+filters is several ordinary ones (``phases``). With few filters, vectors run along output positions instead (``pixels``), and over several
+groups where each has few channels (``grouped``). ``NaiveConv`` supports the remaining nodes.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from ..abi import function
 from ..matmul.gemm import lower_product
 from ..tasks import LoopedTasks
 from .depthwise import CpuDepthwise
+from .grouped import grouped_tiling, lower_grouped
 from .phases import Phase, phases, repeated_bias
 from .pixels import PixelTiling, pack_stage, packed_filters, pixel_stage, pixel_tiling
 from .pointwise import pixels_apart, pointwise
@@ -106,6 +107,9 @@ class GeneratedConv(Kernel):
         split_phases = phases(call, shape) if weight.is_weight else None
         if split_phases is not None:
             return _lower_phases(call, shape, split_phases, target)
+        by_groups = grouped_tiling(call, shape, dtype, target)
+        if by_groups is not None:
+            return lower_grouped(call, shape, by_groups, target)
         tile = tiling(shape, dtype, target)
         by_pixels = pixel_tiling(shape, dtype, target, tile)
         if by_pixels is not None:
