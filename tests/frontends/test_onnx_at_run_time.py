@@ -128,3 +128,37 @@ def test_a_start_before_the_first_element_of_a_backward_slice() -> None:
     model = model_of([node], {"x": x}, start=[-100], end=[-FAR], axis=[0], step=[-1])
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 5
     check(model, {"x": x})
+
+
+def test_an_end_that_crops_more_than_the_axis_has() -> None:
+    x, few = draw(4), draw(1)
+    model = model_of([helper.make_node("Pad", ["x", "pads"], ["y"])], {"x": x, "pads": np.zeros(2, np.int64)})
+    cases = ((x, (-6, 5)), (x, (5, -6)), (few, (-2, 3)), (draw(0), (1, -1)), (x, (-4, 0)))
+    check(model, *({"x": v, "pads": np.array(pads)} for v, pads in cases))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "constants", "said"),
+    [
+        ((2, 2), {"axes": [0, 3]}, "axes"),
+        ((2, 2), {"axes": [1, 1]}, "axes"),
+        ((2, 3), {"axes": [0, 1]}, "3 ends"),
+        ((1, 1), {"axes": [0], "steps": [0]}, "steps"),
+        ((2, 2), {"axes": [0, 1], "steps": [1]}, "steps"),
+    ],
+)
+def test_bounds_that_do_not_fit_are_refused(
+    sizes: tuple[int, int], constants: dict[str, list[int]], said: str
+) -> None:
+    starts, ends = (np.zeros(n, np.int64) for n in sizes)
+    node = helper.make_node("Slice", ["x", "starts", "ends", *constants], ["y"])
+    model = model_of([node], {"x": draw(4, 5), "starts": starts, "ends": ends}, **constants)
+    with pytest.raises(xrt.XpuError, match=said):
+        xrt.InferenceSession(model.SerializeToString(), engine="native")
+
+
+def test_pads_of_another_rank_are_refused() -> None:
+    node = helper.make_node("Pad", ["x", "pads"], ["y"])
+    model = model_of([node], {"x": draw(4, 5), "pads": np.zeros(2, np.int64)})
+    with pytest.raises(xrt.XpuError, match="2 pads of a value of rank 2"):
+        xrt.InferenceSession(model.SerializeToString(), engine="native")

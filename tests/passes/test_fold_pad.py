@@ -53,8 +53,7 @@ def outputs(graph: Graph) -> np.ndarray:
     weights = {
         w.name: rng.standard_normal([int(d) for d in w.spec.shape]).astype(np.float32) for w in graph.weights
     }
-    (y,) = interp.run(graph, feeds, weights=weights)
-    return np.asarray(y)
+    return np.asarray(interp.run(graph, feeds, weights=weights)["y"])
 
 
 @pytest.mark.parametrize(
@@ -107,6 +106,16 @@ def test_a_padded_tensor_that_others_read_stays_for_them() -> None:
     assert [n.op for n in after.nodes] == ["pad", "convolution"]
     assert after.nodes[1].attrs["padding"] == (0, 0, 1, 1)
     assert after.nodes[1].inputs[0] == "x"
+
+
+def test_a_padded_tensor_that_is_also_the_filters_stays() -> None:
+    b = GraphBuilder("twice")
+    inner = b.call("pad", b.input("x", "float32[1, 1, 3, 3]"), pads=[0, 0, 1, 1, 0, 0, 1, 1])
+    b.output("y", b.call("convolution", inner, inner, stride=[1, 1], padding=[0, 0], dilation=[1, 1]))
+    graph = b.build()
+    after = run_passes(graph, ["fold_pad", "dead_code"], context=ON, check=True)
+    assert [n.op for n in after.nodes] == ["pad", "convolution"]
+    np.testing.assert_array_equal(outputs(after), outputs(graph))
 
 
 def test_targets_and_policies_may_keep_pads() -> None:

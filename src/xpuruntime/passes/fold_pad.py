@@ -31,7 +31,8 @@ def run(graph: Graph, context: PassContext | None = None) -> Graph:
         own = node.attrs["padding"]
         own_begins, own_ends = (own, own) if len(own) == rank - 2 else (own[: rank - 2], own[rank - 2 :])
         padding = [a + b for a, b in zip((*own_begins, *own_ends), (*begins, *ends), strict=True)]
-        absorbs = (pad,) if graph.only_user(pad.name) is not None else ()
+        filters = original.values[1:]
+        absorbs = (pad,) if graph.only_user(pad.name) is not None and pad.name not in filters else ()
         x = editor.resolve(pad.values[0])
         editor.replace(
             node, "convolution", x, *node.inputs[1:], absorbs=absorbs, **{**node.attrs, "padding": padding}

@@ -37,12 +37,25 @@ def _axes(n: OnnxLoweringContext, first: str, second: str, dims: list[int]) -> I
         yield _BoundedAxis(dim, count, str(size), str(index), (low, high))
 
 
-def _chosen(n: OnnxLoweringContext, position: int, count: DimLike) -> list[int]:
-    """Return the axes of an operand, by default all that have bounds."""
-    if not isinstance(count, int):
-        raise NotLowered(f"it has {count} bounds, which are known only at run time")
+def _bounds(n: OnnxLoweringContext, position: int) -> int:
+    """Return the number of bounds that an operand has."""
+    shape = n.spec(position).shape
+    if len(shape) != 1 or not isinstance(shape[0], int):
+        raise NotLowered(f"operand {position} has the shape {n.spec(position)}, not a known number of bounds")
+    return shape[0]
+
+
+def _chosen(n: OnnxLoweringContext, position: int, count: int) -> list[int]:
+    """Return the axes of ``count`` bounds: those of an operand, by default the first ones."""
     rank = n.spec().rank
-    return [a % rank for a in n.ints(position, "axes")] if n.opt(position) else list(range(count))
+    axes = n.ints(position, "axes") if n.opt(position) else list(range(count))
+    if (
+        len(axes) != count
+        or not all(-rank <= a < rank for a in axes)
+        or len({a % rank for a in axes}) < count
+    ):
+        raise NotLowered(f"{count} bounds for the axes {axes} of a value of rank {rank}")
+    return [a % rank for a in axes]
 
 
 def _symbol(n: OnnxLoweringContext) -> Dim:
@@ -52,8 +65,10 @@ def _symbol(n: OnnxLoweringContext) -> Dim:
 
 def _slice(n: OnnxLoweringContext) -> Results:
     """Lower Slice. Negative bounds count from the end."""
-    dims = _chosen(n, 3, n.spec(1).shape[0])
+    dims = _chosen(n, 3, _bounds(n, 1))
     steps = n.ints(4, "steps") if n.opt(4) else [1] * len(dims)
+    if len(steps) != len(dims) or _bounds(n, 2) != len(dims) or not all(steps):
+        raise NotLowered(f"{len(dims)} starts, {_bounds(n, 2)} ends and the steps {steps}")
     y = n.x
     for axis, step in zip(_axes(n, n.input(1), n.input(2), dims), steps, strict=True):
         start, end = (_from_end(n, bound, axis.size) for bound in axis.bounds)
@@ -85,9 +100,10 @@ def _pad(n: OnnxLoweringContext) -> Results:
     mode = n.attr("mode", "constant")
     if mode not in _SELECTED:
         raise NotLowered(f"its pads are known only at run time, and its mode is {mode}")
-    count = n.spec(1).shape[0]
-    dims = _chosen(n, 3, count // 2)
-    half = len(dims)
+    count, half = _bounds(n, 1), _bounds(n, 1) // 2
+    if count != 2 * (half if n.opt(3) else n.spec().rank):
+        raise NotLowered(f"{count} pads of a value of rank {n.spec().rank}")
+    dims = _chosen(n, 3, half)
     first, second = (str(n.b.slice(n.input(1), dim=0, start=at, end=at + half)) for at in (0, half))
     y = n.x
     for axis in _axes(n, first, second, dims):
@@ -97,12 +113,19 @@ def _pad(n: OnnxLoweringContext) -> Results:
     return y
 
 
-def _kept(n: OnnxLoweringContext, axis: _BoundedAxis) -> str:
-    """Return 1 for each element that negative pads do not crop, else 0."""
+def _counts(n: OnnxLoweringContext, axis: _BoundedAxis) -> tuple[str, str, str]:
+    """Return the elements of padding before those of the axis, 1 for each of those that pads do not crop (else 0), and the elements of padding after.
+
+    An end that crops more than the axis has crops the other end's padding.
+    """
     before, after = axis.bounds
+    total = n.b.maximum(n.b.add(n.b.add(axis.size, before), after), 0)
     end = n.b.add(axis.size, after)
     inside = n.b.logical_and(n.b.ge(axis.index, n.b.neg(before)), n.b.lt(axis.index, end))
-    return n.cast(str(inside), DType.INT64)
+    kept = n.cast(str(inside), DType.INT64)
+    leading = n.b.minimum(n.b.maximum(before, 0), total)
+    own = n.b.sum(kept, dim=[0], keepdim=True)
+    return str(leading), kept, str(n.b.sub(n.b.sub(total, leading), own))
 
 
 def _constant(n: OnnxLoweringContext, axis: _BoundedAxis, y: str) -> tuple[str, str]:
@@ -111,19 +134,19 @@ def _constant(n: OnnxLoweringContext, axis: _BoundedAxis, y: str) -> tuple[str, 
     shape[axis.dim] = 1
     value = n.input(2) if n.opt(2) else n.like(0)
     fill = n.b.expand(n.b.view(value, size=[1] * len(shape)), size=shape)
-    before, after = (n.b.maximum(bound, 0) for bound in axis.bounds)
-    repeats = n.b.call("cat", before, _kept(n, axis), after, dim=0)
+    repeats = n.b.call("cat", *_counts(n, axis), dim=0)
     return str(n.b.call("cat", fill, y, fill, dim=axis.dim)), str(repeats)
 
 
 def _edge(n: OnnxLoweringContext, axis: _BoundedAxis, y: str) -> tuple[str, str]:
     """Return the operand, and how often each element counts: the first and the last one that are kept also as padding."""
     before, after = axis.bounds
-    first = n.b.eq(axis.index, n.b.maximum(n.b.neg(before), 0))
-    last = n.b.eq(axis.index, n.b.sub(n.b.add(axis.size, n.b.minimum(after, 0)), 1))
-    repeats = _kept(n, axis)
-    for end, bound in ((first, before), (last, after)):
-        more = n.b.mul(n.cast(str(end), DType.INT64), n.b.maximum(bound, 0))
+    leading, repeats, trailing = _counts(n, axis)
+    end = n.b.sub(axis.size, 1)
+    first = n.b.minimum(n.b.maximum(n.b.neg(before), 0), end)
+    last = n.b.maximum(n.b.add(end, n.b.minimum(after, 0)), 0)
+    for place, count in ((first, leading), (last, trailing)):
+        more = n.b.mul(n.cast(str(n.b.eq(axis.index, place)), DType.INT64), count)
         repeats = str(n.b.add(repeats, more))
     return y, repeats
 
