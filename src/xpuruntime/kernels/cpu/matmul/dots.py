@@ -70,7 +70,7 @@ def in_place_stage(call: NodeCall, p: Product, target: CodegenTarget, stem: str)
     """Return the stage of tasks that are some columns of one product."""
     isa: IsaLevel = isa_of(target)
     y = call.outputs[0]
-    t = _Tiling.of(p, y.dtype, isa)
+    t = _InPlaceTiling.of(p, y.dtype, isa)
     task_microseconds = max(2 * p.m * t.width * p.k / 1e5, 0.01)
     return Stage(
         stem=stem,
@@ -86,7 +86,7 @@ def in_place_stage(call: NodeCall, p: Product, target: CodegenTarget, stem: str)
 
 
 @dataclass(frozen=True, slots=True)
-class _Tiling:
+class _InPlaceTiling:
     """The template arguments of ``gemm_dots`` and ``gemm_tiny``.
 
     width:  columns of a task.
@@ -101,7 +101,7 @@ class _Tiling:
     sum_bytes: int
 
     @classmethod
-    def of(cls, p: Product, dtype: DType, isa: IsaLevel) -> _Tiling:
+    def of(cls, p: Product, dtype: DType, isa: IsaLevel) -> _InPlaceTiling:
         sum_bytes = 8 if accumulator(dtype) in ("double", "uint64_t") else 4
         tiny, lanes = _is_tiny(p), isa.lanes(sum_bytes)
         wanted = p.n if tiny else min(_TASK_COLUMNS, max(16, math.ceil(p.n * p.batches / 64)), p.n)
@@ -110,7 +110,7 @@ class _Tiling:
         return cls(tiny, width, math.ceil(p.n / width), max(block, 1), sum_bytes)
 
 
-def _source(call: NodeCall, p: Product, t: _Tiling, dtype: DType) -> str:
+def _source(call: NodeCall, p: Product, t: _InPlaceTiling, dtype: DType) -> str:
     """Return the text of the function. Shapes and strides are literals in it."""
     s, acc, lead = C_TYPES[dtype], accumulator(dtype), len(p.batch)
     a_row = even_stride(p.rows, p.a_strides[lead:-1]) or 0
