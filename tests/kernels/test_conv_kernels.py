@@ -281,9 +281,12 @@ def test_transposed_ones_end_in_residuals_and_activations(name, dtype):
     conv(**TRANSPOSED[name], transposed=True, pad_to=16, bias=False, dtype=dtype)
 
 
-def test_transposed_ones_with_filters_that_are_computed():
-    for name in ("step", "overlap", "gaps"):
-        conv(**TRANSPOSED[name], transposed=True, known=False)
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("name", TRANSPOSED)
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16, np.float64])
+def test_transposed_ones_with_filters_that_are_computed(name, dtype):
+    for last in (True, False):
+        conv(**TRANSPOSED[name], transposed=True, known=False, last=last, residual=True, dtype=dtype, split=6)
 
 
 def test_phases_compute_nothing_twice():
