@@ -58,7 +58,7 @@ static inline void fill_run(T *to, T value, int64_t n) {
   for (; i < n; ++i) to[i] = value;
 }
 
-// Vectors of elements in reverse (STEP -1) or of every other element (2). J is 0, 1 ... lanes - 1.
+// Vectors of elements in reverse (STEP -1), of every other element (2) or of elements that are repeated. J is 0, 1 ... lanes - 1.
 template <int... J> struct Lanes {
   static constexpr int L = sizeof...(J);
   template <int64_t STEP, class T>
@@ -73,6 +73,12 @@ template <int... J> struct Lanes {
       a = __builtin_shufflevector(a, b, (2 * J + (2 * J >= L))...);
     }
     __builtin_memcpy(to, &a, sizeof a);
+  }
+  template <int TIMES, int PART = 0, class T>
+  static INLINE_MEMBER void repeat(T *to, vec<T, L> a) {
+    const vec<T, L> part = __builtin_shufflevector(a, a, ((PART * L + J) / TIMES)...);
+    __builtin_memcpy(to + PART * L, &part, sizeof part);
+    if constexpr (PART + 1 < TIMES) repeat<TIMES, PART + 1>(to, a);
   }
 };
 template <int N, int... J> struct LanesOf : LanesOf<N - 1, N - 1, J...> {};
@@ -101,6 +107,21 @@ static inline void copy_steps(T *to, const T *from, int64_t n) {
   else if constexpr (TO == 1 && (FROM == -1 || FROM == 2)) copy_shuffled<VECTOR_BYTES, FROM>((U *)to, (const U *)from, n);
   else
     for (int64_t i = 0; i < n; ++i) to[i * TO] = from[i * FROM];
+}
+
+// to[i] = from[i / TIMES] for n elements of `from`.
+template <int TIMES, class T>
+static inline void repeat_run(T *to, const T *from, int64_t n) {
+  constexpr int L = VECTOR_BYTES / sizeof(T);
+  typedef typename bits_<sizeof(T)>::u U;
+  int64_t i = 0;
+  for (; i + L <= n; i += L) {
+    vec<U, L> a;
+    __builtin_memcpy(&a, from + i, sizeof a);
+    LanesOf<L>::type::template repeat<TIMES>((U *)to + i * TIMES, a);
+  }
+  for (; i < n; ++i)
+    for (int t = 0; t < TIMES; ++t) to[i * TIMES + t] = from[i];
 }
 
 template <int64_t TO, class T>
