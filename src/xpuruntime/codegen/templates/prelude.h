@@ -279,13 +279,18 @@ template <int N, class S> INLINE vec<typename bits_of_<S>::type, N> encode(loade
 
 template <class B, int N> struct row { B at[N]; };
 
-// The first n of N elements of B, zeros behind them; and back. With AVX-512 by masks, else one by one.
+// The first n of N elements of B, zeros behind them; and back. With AVX-512 by masks, with AVX2 loads of words by masks, else one by one:
+// then the load of the vector waits for the stores of its elements.
+#if defined(__AVX2__) && !defined(__clang__)
+typedef int v4si __attribute__((vector_size(16)));
+typedef int v8si __attribute__((vector_size(32)));
+typedef long long v4di __attribute__((vector_size(32)));
+#endif
 #if defined(__AVX512BW__) && defined(__AVX512VL__) && !defined(__clang__)
 #define MASKED
 typedef short v8hi __attribute__((vector_size(16)));
 typedef short v16hi __attribute__((vector_size(32)));
 typedef short v32hi __attribute__((vector_size(64)));
-typedef int v8si __attribute__((vector_size(32)));
 typedef long long v8di __attribute__((vector_size(64)));
 #endif
 template <int N, class B> INLINE vec<B, N> load_first(const B *p, int64_t n) {
@@ -296,9 +301,17 @@ template <int N, class B> INLINE vec<B, N> load_first(const B *p, int64_t n) {
     else if constexpr (size == 208) return bitcast<vec<B, N>>(__builtin_ia32_loaddquhi128_mask((const short *)p, v8hi{}, first));
     else if constexpr (size == 216) return bitcast<vec<B, N>>(__builtin_ia32_loaddquhi256_mask((const short *)p, v16hi{}, first));
     else if constexpr (size == 232) return bitcast<vec<B, N>>(__builtin_ia32_loaddquhi512_mask((const short *)p, v32hi{}, first));
+    else if constexpr (size == 404) return bitcast<vec<B, N>>(__builtin_ia32_loaddqusi128_mask((const int *)p, v4si{}, first));
     else if constexpr (size == 408) return bitcast<vec<B, N>>(__builtin_ia32_loaddqusi256_mask((const int *)p, v8si{}, first));
     else if constexpr (size == 416) return bitcast<vec<B, N>>(__builtin_ia32_loaddqusi512_mask((const int *)p, v16si{}, first));
+    else if constexpr (size == 804) return bitcast<vec<B, N>>(__builtin_ia32_loaddqudi256_mask((const long long *)p, v4di{}, first));
     else if constexpr (size == 808) return bitcast<vec<B, N>>(__builtin_ia32_loaddqudi512_mask((const long long *)p, v8di{}, first));
+    else
+#elif defined(__AVX2__) && !defined(__clang__)
+    constexpr int size = sizeof(B) * 100 + N;
+    if constexpr (size == 404) return bitcast<vec<B, N>>(__builtin_ia32_maskloadd((const v4si *)p, v4si{0, 1, 2, 3} < (int)n));
+    else if constexpr (size == 408) return bitcast<vec<B, N>>(__builtin_ia32_maskloadd256((const v8si *)p, v8si{0, 1, 2, 3, 4, 5, 6, 7} < (int)n));
+    else if constexpr (size == 804) return bitcast<vec<B, N>>(__builtin_ia32_maskloadq256((const v4di *)p, v4di{0, 1, 2, 3} < (long long)n));
     else
 #endif
     {
@@ -315,8 +328,10 @@ template <int N, class B> INLINE void store_first(B *p, vec<B, N> v, int64_t n) 
     else if constexpr (size == 208) __builtin_ia32_storedquhi128_mask((short *)p, bitcast<v8hi>(v), first);
     else if constexpr (size == 216) __builtin_ia32_storedquhi256_mask((short *)p, bitcast<v16hi>(v), first);
     else if constexpr (size == 232) __builtin_ia32_storedquhi512_mask((short *)p, bitcast<v32hi>(v), first);
+    else if constexpr (size == 404) __builtin_ia32_storedqusi128_mask((int *)p, bitcast<v4si>(v), first);
     else if constexpr (size == 408) __builtin_ia32_storedqusi256_mask((int *)p, bitcast<v8si>(v), first);
     else if constexpr (size == 416) __builtin_ia32_storedqusi512_mask((int *)p, bitcast<v16si>(v), first);
+    else if constexpr (size == 804) __builtin_ia32_storedqudi256_mask((long long *)p, bitcast<v4di>(v), first);
     else if constexpr (size == 808) __builtin_ia32_storedqudi512_mask((long long *)p, bitcast<v8di>(v), first);
     else
 #endif

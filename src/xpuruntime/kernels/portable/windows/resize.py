@@ -102,6 +102,8 @@ def _resize(call: NodeCall) -> TaskText:
             head.append(table("volatile bool", f"outside{axis.dim}", axis.outside))
     split = unravel([y.shape[d] for d in others], prefix="r")
     body += [*split, *(f"const int64_t i{d} = r{i};" for i, d in enumerate(others))]
+    if nearest and (run := _nearest_run(x, y, axes, inner)):
+        return TaskText([*body, run], math.prod(y.shape[d] for d in others), head, per=y.shape[inner])
     body.append(f"for (int64_t i{inner} = 0; i{inner} < {y.shape[inner]}; ++i{inner}) {{")
     out = " || ".join(f"outside{a.dim}[i{a.dim}]" for a in axes if any(a.outside))
     extrapolation = call.attrs["extrapolation_value"]
@@ -132,6 +134,27 @@ def _resize(call: NodeCall) -> TaskText:
     body += [f"  {_store(address(y, names), 'total0', dtype)}", "}"]
     per = y.shape[inner] * math.prod(a.taps for a in axes)
     return TaskText(body, math.prod(y.shape[d] for d in others), head, per=per, parts=frozenset({"arith"}))
+
+
+_MAX_REPEATS = 8
+"""Maximum copies of an element that vectors are shuffled for."""
+
+
+def _nearest_run(x: Box, y: Box, axes: Sequence[_Axis], inner: int) -> str:
+    """Return a line as a run that is copied, or whose elements are repeated; empty if it is neither."""
+    if any(any(a.outside) for a in axes):
+        return ""
+    names = [f"start{d}[i{d}]" if any(a.dim == d for a in axes) else f"i{d}" for d in range(len(x.shape))]
+    names[inner] = "0"
+    to = address(y, [*(f"i{d}" if d != inner else "0" for d in range(len(y.shape)))])
+    resized = next((a for a in axes if a.dim == inner), None)
+    if resized is None:
+        return f"copy_steps<{y.strides[inner]}, {x.strides[inner]}>({to}, {address(x, names)}, {y.shape[inner]});"
+    times = y.shape[inner] // max(x.shape[inner], 1)
+    repeated = resized.start == tuple(i // times for i in range(x.shape[inner] * times)) if times else False
+    if not repeated or times > _MAX_REPEATS or (x.strides[inner], y.strides[inner]) != (1, 1):
+        return ""
+    return f"repeat_run<{times}>({to}, {address(x, names)}, {x.shape[inner]});"
 
 
 def _resize_pack(call: NodeCall) -> TaskText:
