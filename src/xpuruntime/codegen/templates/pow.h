@@ -3,6 +3,7 @@
 
 // a**y of a >= 0. Whole powers up to 64 by squaring: where the result is a whole number it is exact, as pow of integers must be.
 template <class V, class M> INLINE V power_size(V a, V y, M whole) {
+    if (every(!whole)) return exp((V)(y * log(a)));
     V n = select(abs(y) <= splat<V>(64), abs(y), splat<V>(0)), product = splat<V>(1), square = a;
     for (int bit = 0; bit < 7; ++bit) {
         const V half = floor((V)(n * splat<V>(0.5)));
@@ -12,7 +13,7 @@ template <class V, class M> INLINE V power_size(V a, V y, M whole) {
     }
     const V powered = select(y < 0, splat<V>(1) / product, product);
     const auto fits = whole & (abs(y) <= splat<V>(64)) & (product > 0) & (product < splat<V>(__builtin_inf()));
-    return select(fits, powered, exp((V)(y * log(a))));
+    return every(fits) ? powered : select(fits, powered, exp((V)(y * log(a))));
 }
 template <class V> INLINE V pow_double(V x, V y) {
     const V a = abs(x), half = y * splat<V>(0.5);

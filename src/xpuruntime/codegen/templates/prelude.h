@@ -367,22 +367,27 @@ template <int N, class S> INLINE loaded<S, N> broadcast(const S *p) {
 }
 template <int N, class T> INLINE vec<T, N> number(T x) { return splat<vec<T, N>>(x); }
 
-// Whether every lane of a comparison of 32-bit values is true.
+// Whether every lane of a comparison of 32-bit or 64-bit values is true.
 template <class M> INLINE bool every(M m) {
 #if defined(__x86_64__) && !defined(__clang__)
     typedef float v4sf __attribute__((vector_size(16)));
     typedef float v8sf __attribute__((vector_size(32)));
-    if constexpr (sizeof(M) == 16) return __builtin_ia32_movmskps(bitcast<v4sf>(m)) == 0xf;
+#endif
+    if constexpr (lanes<M> == 1) return m;
+#if defined(__x86_64__) && !defined(__clang__)
+    else if constexpr (sizeof(M) == 16) return __builtin_ia32_movmskps(bitcast<v4sf>(m)) == 0xf;
 #if defined(__AVX__)
-    if constexpr (sizeof(M) == 32) return __builtin_ia32_movmskps256(bitcast<v8sf>(m)) == 0xff;
+    else if constexpr (sizeof(M) == 32) return __builtin_ia32_movmskps256(bitcast<v8sf>(m)) == 0xff;
 #endif
 #if defined(__AVX512DQ__)
-    if constexpr (sizeof(M) == 64) return __builtin_ia32_cvtd2mask512(bitcast<v16si>(m)) == 0xffff;
+    else if constexpr (sizeof(M) == 64) return __builtin_ia32_cvtd2mask512(bitcast<v16si>(m)) == 0xffff;
 #endif
 #endif
-    bool all = true;
-    for (int i = 0; i < lanes<M>; ++i) all &= m[i] != 0;
-    return all;
+    else {
+        bool all = true;
+        for (int i = 0; i < lanes<M>; ++i) all &= m[i] != 0;
+        return all;
+    }
 }
 
 // ── conversions, as the IR's cast means them ──
