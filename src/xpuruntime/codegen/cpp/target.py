@@ -28,6 +28,7 @@ class CppTarget(CodegenTarget):
     isa: IsaLevel
     kind = "cpu"
     takes_fused = True
+    any_layout = frozenset(["grid_sample"])
     row_major_taps = 128  # docs/development/kernel-notes.md
     row_major_filters = 8  # kernels/cpu/conv/pixels.py
 

@@ -359,6 +359,24 @@ template <int N, class S> INLINE void scatter(S *p, int64_t stride, loaded<S, N>
     __builtin_memcpy(&r, &whole, sizeof whole);
     for (int64_t i = 0; i < n; ++i) ((B *)p)[i * stride] = r.at[i];
 }
+// Elements at offsets.
+template <int N, class S, class I> INLINE loaded<S, N> gather_at(const S *p, I at) {
+    typedef typename bits_of_<S>::type B;
+    if constexpr (N == 1) return load<1>(p + at);
+#if defined(__AVX512F__) && !defined(__clang__)
+    else if constexpr (N == 16 && same<S, float> && same<I, vec<int32_t, 16>>)
+        return __builtin_ia32_gathersiv16sf(vec<float, 16>{}, p, at, -1, 4);
+#endif
+#if defined(__AVX2__) && !defined(__clang__)
+    else if constexpr (N == 8 && same<S, float> && same<I, vec<int32_t, 8>>)
+        return __builtin_ia32_gathersiv8sf(vec<float, 8>{}, p, at, bitcast<vec<float, 8>>(at == at), 4);
+#endif
+    else {
+        vec<B, N> r;
+        for (int i = 0; i < N; ++i) r[i] = ((const B *)p)[at[i]];
+        return decode<N>(r, p);
+    }
+}
 // One element in every lane.
 template <int N, class S> INLINE loaded<S, N> broadcast(const S *p) {
     if constexpr (N == 1) return load<1>(p);
