@@ -413,3 +413,26 @@ def test_remainders_are_exact(level: str, dtype: str) -> None:
         np.testing.assert_array_equal(got[name], wanted, err_msg=name)
         number = ~np.isnan(wanted)
         np.testing.assert_array_equal(np.signbit(got[name])[number], np.signbit(wanted)[number], err_msg=name)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_powers_of_positive_numbers(level: str) -> None:
+    """Whole vectors of positive numbers with fractions as exponents, up to overflow and underflow, and vectors that mix them with others."""
+    rng = np.random.default_rng(5)
+    for dtype, ends, unit in (("float32", 44, 2e-7), ("float64", 300, 1e-12)):
+        kind = DType.of(dtype).numpy
+        x = (10.0 ** rng.uniform(-ends, min(ends, 38 if ends < 99 else 300), (3, 517))).astype(kind)
+        x[1, ::5], x[2, :14] = -x[1, ::5], SPECIAL
+        y = rng.normal(size=x.shape).astype(kind)
+        y[2, 7:21] = SPECIAL
+        b = ir.GraphBuilder("powers")
+        names = [b.input(n, TensorSpec(x.shape, DType.of(dtype))) for n in "xy"]
+        b.output("z", b.pow(*names))
+        b.output("constant", b.pow(names[0], 1.7))
+        got = run_native(b.build(), {"x": x, "y": y}, target=level)
+        with np.errstate(all="ignore"):
+            wide = x.astype(np.longdouble)
+            for name, by in (("z", y.astype(np.longdouble)), ("constant", kind.type(1.7))):
+                np.testing.assert_allclose(
+                    got[name], (wide**by).astype(kind), rtol=unit, atol=2e-45 if ends < 99 else 1e-320
+                )

@@ -77,7 +77,10 @@ def test_grids_of_many_positions(target: str) -> None:
                 )
                 x[0, 0, 0, 0], x[1, 1, 5, 4] = np.inf, np.nan
                 c.add("grid_sample", x, grid.astype(x.dtype), mode=mode)
-                last = {"layouts": {0: channels_last(x.shape)}, "to": {0: channels_last((2, channels, rows, columns))}}
+                last = {
+                    "layouts": {0: channels_last(x.shape)},
+                    "to": {0: channels_last((2, channels, rows, columns))},
+                }
                 c.add("grid_sample", x, grid.astype(x.dtype), mode=mode, **last)
                 c.add("grid_sample", x, grid.astype(x.dtype), mode=mode, layouts=last["layouts"])
     line, grid = c.array(2, 3, 40), c.array(2, 7, 1)

@@ -3,7 +3,6 @@
 
 // a**y of a >= 0. Whole powers up to 64 by squaring: where the result is a whole number it is exact, as pow of integers must be.
 template <class V, class M> INLINE V power_size(V a, V y, M whole) {
-    if (every(!whole)) return exp((V)(y * log(a)));
     V n = select(abs(y) <= splat<V>(64), abs(y), splat<V>(0)), product = splat<V>(1), square = a;
     for (int bit = 0; bit < 7; ++bit) {
         const V half = floor((V)(n * splat<V>(0.5)));
@@ -16,6 +15,7 @@ template <class V, class M> INLINE V power_size(V a, V y, M whole) {
     return every(fits) ? powered : select(fits, powered, exp((V)(y * log(a))));
 }
 template <class V> INLINE V pow_double(V x, V y) {
+    if (every((x > 0) & (x < splat<V>(__builtin_inf())) & (y != rint(y)))) return exp((V)(y * log(x)));  // no special case
     const V a = abs(x), half = y * splat<V>(0.5);
     const auto whole = y == rint(y), odd = whole & (half != rint(half));
     const V size = power_size(a, y, whole);

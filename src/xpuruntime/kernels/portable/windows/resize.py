@@ -362,7 +362,11 @@ def _vector_taps(call: NodeCall, index: str, sum_type: str) -> list[str]:
         lines.append(f"const D a{d} = {placed}, low{d} = {'rint' if mode == 'nearest' else 'floor'}(a{d});")
     for d in range(n):
         size = x.shape[2 + d]
-        tap = f"padded<{how}>((D)(low{d} + (double)k{d}), {size})" if mode == "cubic" else f"low{d} + (double)k{d}"
+        tap = (
+            f"padded<{how}>((D)(low{d} + (double)k{d}), {size})"
+            if mode == "cubic"
+            else f"low{d} + (double)k{d}"
+        )
         # From the fraction: beyond 2^53 all taps of a position are one number.
         kernel = "keys" if mode == "cubic" else "triangle"
         weight = "splat<D>(1)" if mode == "nearest" else f"{kernel}((D)((double)k{d} - (a{d} - low{d})))"
