@@ -88,6 +88,30 @@ def test_grids(target: str) -> None:
     assert check_cases(c, target=target) == []
 
 
+@pytest.mark.parametrize("target", levels())
+def test_grids_of_many_positions(target: str) -> None:
+    """Several strips, in each layout. What is not finite in the image does not reach results that only miss it."""
+    c = Cases(KERNELS)
+    for dtype in ("float16", "bfloat16", "float32", "float64"):
+        for mode in ("linear", "nearest", "cubic"):
+            for channels, rows, columns in ((3, 19, 23), (37, 5, 1), (16, 1, 9)):
+                x, grid = (
+                    c.array(2, channels, 6, 5, dtype=dtype),
+                    c.array(2, rows, columns, 2, dtype="float32"),
+                )
+                x[0, 0, 0, 0], x[1, 1, 5, 4] = np.inf, np.nan
+                c.add("grid_sample", x, grid.astype(x.dtype), mode=mode)
+                last = {
+                    "layouts": {0: channels_last(x.shape)},
+                    "to": {0: channels_last((2, channels, rows, columns))},
+                }
+                c.add("grid_sample", x, grid.astype(x.dtype), mode=mode, **last)
+                c.add("grid_sample", x, grid.astype(x.dtype), mode=mode, layouts=last["layouts"])
+    line, grid = c.array(2, 3, 40), c.array(2, 7, 1)
+    c.add("grid_sample", line, grid, mode="linear")
+    assert check_cases(c, target=target) == []
+
+
 @pytest.mark.parametrize("mode", ["linear", "nearest", "cubic"])
 @pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
 def test_grid_positions_that_are_no_places(padding: str, mode: str) -> None:

@@ -81,6 +81,10 @@ template <class V> INLINE V rounded(V x) {
 
 template <class V> INLINE V rint(V x) {  // half to even: adding 2**23 (2**52) leaves no bits for a fraction
     if constexpr (!is_float<V>) return x;
+#if defined(__SSE4_1__) || defined(__aarch64__)
+    else if constexpr (same<V, float>) return __builtin_rintf(x);
+    else if constexpr (same<V, double>) return __builtin_rint(x);
+#endif
 #if defined(__AVX2__) && !defined(__clang__)
     else if constexpr (same<V, vec<float, 8>>) return __builtin_ia32_roundps256(x, 8);
     else if constexpr (same<V, vec<double, 4>>) return __builtin_ia32_roundpd256(x, 8);

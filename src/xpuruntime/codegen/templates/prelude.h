@@ -360,9 +360,29 @@ template <int N, class S> INLINE void store(S *p, loaded<S, N> v, int64_t n) {
     typedef typename bits_of_<S>::type B;
     store_first<N>((B *)p, encode<N>(v, (const S *)p), n);
 }
+#if defined(__SSSE3__) && !defined(__clang__)
+// Every third byte of 22 or 46, such as one channel of 8 or 16 pixels.
+template <int N> INLINE vec<char, N> third_bytes(const char *p) {
+    typedef vec<char, 16> V;
+    constexpr char o = -1;  // leaves a zero
+    V a, b, c;
+    __builtin_memcpy(&a, p, 16), __builtin_memcpy(&b, p + (N == 8 ? 6 : 15), 16), __builtin_memcpy(&c, p + (N == 8 ? 6 : 30), 16);
+    a = __builtin_ia32_pshufb128(a, V{0, 3, 6, 9, 12, 15, o, o, o, o, o, o, o, o, o, o});
+    if constexpr (N == 8) {
+        a |= __builtin_ia32_pshufb128(b, V{o, o, o, o, o, o, 12, 15, o, o, o, o, o, o, o, o});
+        return bitcast<halves<V>>(a).low;
+    } else
+        return a | __builtin_ia32_pshufb128(b, V{o, o, o, o, o, o, 3, 6, 9, 12, 15, o, o, o, o, o}) |
+               __builtin_ia32_pshufb128(c, V{o, o, o, o, o, o, o, o, o, o, o, 3, 6, 9, 12, 15});
+}
+#endif
 // Elements that are stride apart.
 template <int N, class S> INLINE loaded<S, N> gather(const S *p, int64_t stride, int64_t n = N) {
     typedef typename bits_of_<S>::type B;
+#if defined(__SSSE3__) && !defined(__clang__)
+    if constexpr ((N == 8 || N == 16) && sizeof(B) == 1)
+        if (stride == 3 && n == N) return decode<N>(bitcast<vec<B, N>>(third_bytes<N>((const char *)p)), p);
+#endif
     row<B, N> r = {};
     for (int64_t i = 0; i < n; ++i) r.at[i] = ((const B *)p)[i * stride];
     return decode<N>(bitcast<vec<B, N>>(r), p);
@@ -374,6 +394,24 @@ template <int N, class S> INLINE void scatter(S *p, int64_t stride, loaded<S, N>
     __builtin_memcpy(&r, &whole, sizeof whole);
     for (int64_t i = 0; i < n; ++i) ((B *)p)[i * stride] = r.at[i];
 }
+// Elements at offsets.
+template <int N, class S, class I> INLINE loaded<S, N> gather_at(const S *p, I at) {
+    typedef typename bits_of_<S>::type B;
+    if constexpr (N == 1) return load<1>(p + at);
+#if defined(__AVX512F__) && !defined(__clang__)
+    else if constexpr (N == 16 && same<S, float> && same<I, vec<int32_t, 16>>)
+        return __builtin_ia32_gathersiv16sf(vec<float, 16>{}, p, at, -1, 4);
+#endif
+#if defined(__AVX2__) && !defined(__clang__)
+    else if constexpr (N == 8 && same<S, float> && same<I, vec<int32_t, 8>>)
+        return __builtin_ia32_gathersiv8sf(vec<float, 8>{}, p, at, bitcast<vec<float, 8>>(at == at), 4);
+#endif
+    else {
+        vec<B, N> r;
+        for (int i = 0; i < N; ++i) r[i] = ((const B *)p)[at[i]];
+        return decode<N>(r, p);
+    }
+}
 // One element in every lane.
 template <int N, class S> INLINE loaded<S, N> broadcast(const S *p) {
     if constexpr (N == 1) return load<1>(p);
@@ -382,22 +420,27 @@ template <int N, class S> INLINE loaded<S, N> broadcast(const S *p) {
 }
 template <int N, class T> INLINE vec<T, N> number(T x) { return splat<vec<T, N>>(x); }
 
-// Whether every lane of a comparison of 32-bit values is true.
+// Whether every lane of a comparison of 32-bit or 64-bit values is true.
 template <class M> INLINE bool every(M m) {
 #if defined(__x86_64__) && !defined(__clang__)
     typedef float v4sf __attribute__((vector_size(16)));
     typedef float v8sf __attribute__((vector_size(32)));
-    if constexpr (sizeof(M) == 16) return __builtin_ia32_movmskps(bitcast<v4sf>(m)) == 0xf;
+#endif
+    if constexpr (lanes<M> == 1) return m;
+#if defined(__x86_64__) && !defined(__clang__)
+    else if constexpr (sizeof(M) == 16) return __builtin_ia32_movmskps(bitcast<v4sf>(m)) == 0xf;
 #if defined(__AVX__)
-    if constexpr (sizeof(M) == 32) return __builtin_ia32_movmskps256(bitcast<v8sf>(m)) == 0xff;
+    else if constexpr (sizeof(M) == 32) return __builtin_ia32_movmskps256(bitcast<v8sf>(m)) == 0xff;
 #endif
 #if defined(__AVX512DQ__)
-    if constexpr (sizeof(M) == 64) return __builtin_ia32_cvtd2mask512(bitcast<v16si>(m)) == 0xffff;
+    else if constexpr (sizeof(M) == 64) return __builtin_ia32_cvtd2mask512(bitcast<v16si>(m)) == 0xffff;
 #endif
 #endif
-    bool all = true;
-    for (int i = 0; i < lanes<M>; ++i) all &= m[i] != 0;
-    return all;
+    else {
+        bool all = true;
+        for (int i = 0; i < lanes<M>; ++i) all &= m[i] != 0;
+        return all;
+    }
 }
 
 // ── conversions, as the IR's cast means them ──
