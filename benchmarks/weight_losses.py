@@ -31,6 +31,7 @@ WORDS: dict[str, dict[str, Any]] = {
     "stored": {"weights": "stored"},
     "stored, activations int8": {"weights": "stored", "activations": "int8"},
     "int8": {"weights": "int8"},
+    "int8, activations int8": {"weights": "int8", "activations": "int8"},
     "fp8": {"weights": "fp8"},
     "int4": {"weights": "int4"},
     "int4, output layer in int8": {"weights": "int4", "rules": SCORES},

@@ -69,7 +69,12 @@ def generator_with(
             else usual(m, n, k, dtype, gated)
         )
 
-    policy = {"version": 1, "kernel": {"weights": args.weights.partition(", ")[0]}}
+    # The key of a stored program does not know ``configs``.
+    policy = {
+        "version": 1,
+        "kernel": {"weights": args.weights.partition(", ")[0]},
+        "execution": {"caching": False},
+    }
     with mock.patch.object(gemv, "gemv_tile_config", cut):
         return Generator(
             model, capacity=CONTEXT + 64, dtype="bfloat16", buckets=(64,), device=args.device, policy=policy

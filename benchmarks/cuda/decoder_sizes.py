@@ -1,10 +1,11 @@
 """Language models of published sizes on CUDA by the native engine: the time of a token, next to PyTorch and to the time of reading the weights.
 
-    python benchmarks/cuda/decoder_sizes.py --out benchmarks/results/cuda_decoder_sizes.json [--device cuda:0] [MODEL ...]
+    python benchmarks/cuda/decoder_sizes.py --out benchmarks/results/cuda_decoder_sizes.json [--device cuda:0] [MODEL ...] [--min-mib 4 13]
 
 The compiler is not tuned for these sizes. Weights are seeded, in bfloat16. The prompt fills the context, and its last logits, ours and PyTorch's, are
 compared with float32 and the same weights. Then one token is timed: ours, and a CUDA graph of PyTorch's (StaticCache), in turns. ``share`` is a
 fraction of the copy rate of the same run: the bytes that a token must read (weights and cache, without an untied embedding table) per second.
+``--min-mib`` also times a token with these bounds for one row on tensor cores (``gemv_mma_min_bytes``).
 Needs torch and transformers. ``--device cpu --layers 2`` tests the script itself.
 """
 
@@ -14,8 +15,10 @@ import argparse
 import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import paths  # noqa: F401
@@ -25,6 +28,8 @@ from decoders import in_bfloat16, peers, prefill_errors, token_of
 from gpu_report import Report, arguments, run_parts
 from models import milliseconds, prepare
 
+from xpuruntime.kernels.cuda.crossovers import crossovers_of
+from xpuruntime.kernels.cuda.matmul import gemv_mma
 from xpuruntime.llm import Generator
 
 LLAMA3 = {"rope_type": "llama3", "rope_theta": 500000.0, "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
@@ -109,6 +114,35 @@ def copy_rate(device: str) -> float:
     return 2 * source.nbytes / milliseconds(lambda: target.copy_(source), device, 0.2) * 1e3
 
 
+def with_bound(size: Size, model: Any, device: str, least: int) -> Generator:
+    """Return a generator that multiplies one row on tensor cores for weights of at least so many MiB."""
+
+    def crossovers(target: Any) -> Any:
+        return replace(crossovers_of(target), gemv_mma_min_bytes=least << 20)
+
+    # The key of a stored program does not know the bound.
+    policy = {"version": 1, "execution": {"caching": False}}
+    with mock.patch.object(gemv_mma, "crossovers_of", crossovers):
+        return Generator(
+            model, capacity=size.context + 64, dtype="bfloat16", buckets=(64,), device=device, policy=policy
+        )
+
+
+def bounds(size: Size, model: Any, args: argparse.Namespace) -> dict[str, float]:
+    """Return the milliseconds of a token for each bound of ``--min-mib``, in turns."""
+    with ExitStack() as stack:
+        runs = {}
+        for least in args.min_mib:
+            generator = stack.enter_context(with_bound(size, model, args.device, least))
+            runs[f"{least} MiB"] = token_of(generator, size.context, args.device)
+        names = list(runs)
+        rounds = [
+            {n: milliseconds(runs[n], args.device, 0.1) for n in names[:: 1 if turn % 2 else -1]}
+            for turn in range(6)
+        ]
+        return {n: round(statistics.median(r[n] for r in rounds), 4) for n in names}
+
+
 def measured(name: str) -> Callable[[Report, argparse.Namespace], Any]:
     """Return the part that measures a size."""
 
@@ -125,6 +159,8 @@ def measured(name: str) -> Callable[[Report, argparse.Namespace], Any]:
         with generator as ours:
             first = ours.steps.read([tokens.tolist()] * size.batch)[0].astype(np.float64)
             runs: dict[str, Callable[[], Any]] = {"native": token_of(ours, size.context, device, size.batch)}
+            if args.min_mib and size.batch == 1:
+                results["decode_ms_by_bound"] = bounds(size, model, args)
             model.to(device)
             with torch.inference_mode():
                 input_ids = torch.from_numpy(tokens[None]).to(device)
@@ -171,6 +207,7 @@ PARTS = {name: measured(name) for name in SIZES}
 def main(argv: Sequence[str] | None = None) -> int:
     """Return 1 if a part fails or a limit is missed."""
     parser = arguments(__doc__, tuple(PARTS))
+    parser.add_argument("--min-mib", type=int, nargs="*", default=[])
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument(
         "--layers",

@@ -35,6 +35,21 @@ def test_a_level_is_named_or_found() -> None:
     assert cpu_target("cpu").isa is best_level(_core.cpu_facts().architecture, _core.cpu_facts().flags)
 
 
+@pytest.mark.parametrize(
+    "level", [name for name, level in LEVELS.items() if level.architecture == platform.machine()]
+)
+@pytest.mark.skipif(shutil.which("clang++") is None, reason="clang++ is not installed")
+def test_clang_takes_every_part(level: str) -> None:
+    """GCC compiles the parts in all other tests. Code for AMX needs its level."""
+    folder = Path(cpp.__file__).parents[1] / "templates"
+    parts = {file.stem for file in folder.glob("*.h") if "amx" in level or "amx" not in file.stem}
+    target = cpu_target(f"cpu:{level}")
+    built = Toolchain(("clang++",), "clang").build(
+        target.source({}, parts), target.isa.march_flags, keep=False
+    )
+    assert built[:4] == b"\x7fELF"
+
+
 @pytest.mark.parametrize("text", ["cpu:x86-64-v9", "gpu", "cpu:", "cuda:sm_90"])
 def test_a_word_that_names_no_target(text: str) -> None:
     if text == "cpu:":

@@ -45,7 +45,7 @@ def test_only_what_passes_make_has_no_call(kind: str) -> None:
     assert {k.name for k in catalogue(kind) if k.on_request} <= {
         "matmul/int8_weights", "matmul/fp8_weights", "matmul/int4_weights", "matmul/int4_weights_64", "matmul/int4_weights_128",
         "matmul/stored_weights",
-        "matmul/int4_by_int8", "matmul/int4_64_by_int8", "matmul/int4_128_by_int8", "matmul/stored_by_int8",
+        "matmul/int4_by_int8", "matmul/int4_64_by_int8", "matmul/int4_128_by_int8", "matmul/stored_by_int8", "matmul/int8_by_int8",
     }  # fmt: skip
 
 

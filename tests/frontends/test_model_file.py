@@ -6,6 +6,7 @@ import sys
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -251,6 +252,27 @@ def test_a_type_that_an_output_omits_is_inferred() -> None:
         model([helper.make_node("Cast", ["x"], ["y"], to=TensorProto.INT32)], outputs=[omitted])
     )
     assert [s.dtype for s in source.outputs] == [DType.INT32]
+
+
+@pytest.mark.parametrize(
+    "attrs", [{"op_type": "MeanVarianceNormalization"}, {"op_type": "GroupNormalization", "num_groups": 1}]
+)
+def test_a_type_that_onnx_does_not_infer_is_that_of_the_operand(attrs: dict[str, Any]) -> None:
+    operands = ["x", "s", "s"] if "num_groups" in attrs else ["x"]
+    nodes = [
+        helper.make_node("Constant", [], ["s"], value_floats=[1.0, 2.0]),
+        helper.make_node(inputs=operands, outputs=["norm"], **attrs),
+        helper.make_node("Shape", ["norm"], ["z"]),
+        helper.make_node("Relu", ["norm"], ["y"]),
+    ]
+    outputs = [onnx.ValueInfoProto(name=n) for n in "yz"]
+    source = open_model(model(nodes, outputs=outputs, opsets=[("", 21)]))
+    assert [s.dtype for s in source.outputs] == [DType.FLOAT32, DType.INT64]
+    assert [n.op for n in source.nodes[1:]] == [
+        attrs["op_type"],
+        "Shape",
+        "Relu",
+    ]  # the model itself is as it was
 
 
 def test_an_output_that_is_listed_twice_is_one() -> None:

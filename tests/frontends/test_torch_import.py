@@ -322,3 +322,15 @@ def test_alpha_scales_what_is_added_or_subtracted(name: str, alpha: int) -> None
     same(lambda x, y: function(x, y, alpha=alpha), x, y)
     same(lambda x, y: function(x, y, alpha=alpha), x / 2, y / 3)
     same(lambda x: function(x, 5, alpha=alpha), x / 2)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, y: torch.lerp(x.T, y, 0.3),
+        lambda x, y: torch.lerp(x.T, y, y.sigmoid()),
+        lambda x, y: x.T.index_fill(0, torch.tensor([0, 2]), 2.0),
+    ],
+)
+def test_strides_that_pytorch_s_decompositions_keep(function: Any) -> None:
+    same(function, torch.randn(3, 5), torch.randn(5, 3))

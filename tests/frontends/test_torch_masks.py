@@ -8,10 +8,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from support.torch_oracle import OfFunction, same  # noqa: E402
+from support.torch_oracle import OfFunction, opaque, same  # noqa: E402
 
 import xpuruntime as xrt  # noqa: E402
-from xpuruntime.errors import RunError  # noqa: E402
+from xpuruntime.errors import ModelError, RunError  # noqa: E402
 
 
 def rows_written(x: Any, v: Any) -> Any:
@@ -134,3 +134,21 @@ def test_another_number_of_elements_than_a_mask_selects_fails_the_run() -> None:
     want, picked = written(x, mask, i)
     assert torch.equal(y, want)
     assert torch.equal(rows, picked)
+
+
+def test_two_masks_are_refused_with_a_way_that_works() -> None:
+    x, v = torch.randn(4, 5), torch.tensor(7.0)
+    p, q = torch.tensor([True, False, True, False]), torch.tensor([False, True, True, False, False])
+    with pytest.raises(ModelError, match=r"write each mask as indices: x\[mask.nonzero\(\)\[:, 0\], i\]"):
+        xrt.extract_ir(OfFunction(lambda x, p, q: x[p, q]).eval(), (x, p, q))
+    (refusal,) = opaque(xrt.extract_ir(OfFunction(lambda x, p, q: x.index_put((p, q), v)).eval(), (x, p, q)))
+    assert refusal.endswith("write each mask as indices, mask.nonzero()[:, 0]")
+    for function in (
+        lambda x, p, q: x[p.nonzero()[:, 0], q.nonzero()[:, 0]],
+        lambda x, p, q: x.index_put((p.nonzero()[:, 0], q.nonzero()[:, 0]), v),
+    ):
+        module = OfFunction(function).eval()
+        with xrt.InferenceSession(module, example_inputs=(x, p, q), engine="native") as session:
+            for args in ((x, p, q), (x, ~p, q.flip(0)), (x, p & False, q & False)):
+                (y,) = session.run(list(args)).values()
+                assert torch.equal(y, function(*args))

@@ -358,6 +358,7 @@ def test_a_program_keeps_the_weights_that_it_was_compiled_for(policy: KernelPoli
         KernelPolicy(weights="int4"),
         INTEGERS,
         KernelPolicy(weights="int8"),
+        KernelPolicy(weights="int8", activations="int8"),
         KernelPolicy(weights="model"),
     ]
     for other in others:

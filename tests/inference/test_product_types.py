@@ -11,7 +11,7 @@ from xpuruntime.ir import GraphBuilder
 from xpuruntime.policies import KernelPolicy
 
 
-@pytest.mark.parametrize("word", ["int4", "int4_64"])
+@pytest.mark.parametrize("word", ["int4", "int4_64", "int8"])
 def test_rounded_rows_are_activations_of_8_bits(word: str) -> None:
     weight = np.random.default_rng(0).standard_normal((256, 256)).astype(np.float32)
     for rows in (1, 4, 200):
@@ -21,7 +21,7 @@ def test_rounded_rows_are_activations_of_8_bits(word: str) -> None:
         plan = xrt.compile(b.build(), weights={"w": weight}, target="cpu", policy=policy).entries[0].plans[0]
         types = {buffer.name: buffer.spec.dtype for buffer in plan.buffers}
         stated = [_operands(call, types) for call in plan.calls if call.kernel.startswith("matmul/")]
-        assert stated == [("int8", "int4")]
+        assert stated == [("int8", word.partition("_")[0])]
 
 
 @pytest.mark.sampled(3)

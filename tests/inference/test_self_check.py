@@ -505,14 +505,15 @@ def test_weights_that_a_policy_rounds_are_not_called_wrong(tmp_path):
         assert "rounds the weights" in verdict_of(session).reason
 
 
-def test_activations_that_a_policy_rounds_are_not_called_wrong(tmp_path):
+@pytest.mark.parametrize("word", ["int4", "int8"])
+def test_activations_that_a_policy_rounds_are_not_called_wrong(tmp_path, word):
     module, x = torch.nn.Linear(64, 64).eval(), torch.randn(1, 64)
-    policy = xrt.KernelPolicy(weights="int4", activations="int8")
+    policy = xrt.KernelPolicy(weights=word, activations="int8")
     with opened(module, example_inputs=x, kernel_policy=policy, cache_dir=tmp_path) as session:
         assert "rounds the activations" in verdict_of(session).reason
         session.run([x.numpy()])
         rows = [r for e in session.receipt().evidence.values() for r in e.rows if r.weights]
-        assert [(r.activations, r.weights, r.precision) for r in rows] == [("int8", "int4", "float32")]
+        assert [(r.activations, r.weights, r.precision) for r in rows] == [("int8", word, "float32")]
 
 
 def test_a_program_has_no_reference(tmp_path):

@@ -104,6 +104,29 @@ def test_padding_of_each_side(padding: tuple[int, ...]) -> None:
     same(got, F.max_pool2d(low, (3, 2), (2, 1), dilation=(1, 2)))
 
 
+@pytest.mark.parametrize(
+    ("kernel", "padding"), [((3, 2), (2, 0, 0, -2)), ((3, 2), (1, -2, -2, -2)), ((1, 2), (-2, -1, -2, -2))]
+)
+def test_windows_beyond_what_negative_padding_crops(kernel: Any, padding: tuple[int, ...]) -> None:
+    """With ceil_mode the last window reaches beyond the cropped operand: it reads no cropped element, and begins at none."""
+    x = random(2, 3, 9, 8).requires_grad_()
+    top, left, bottom, right = padding
+    attrs = {
+        "kernel_size": kernel,
+        "stride": (3, 3),
+        "padding": padding,
+        "ceil_mode": True,
+        "dilation": (1, 1),
+    }
+    low = F.pad(x, (left, right, top, bottom), value=-torch.inf)
+    same(interp.apply("max_pool", to_numpy(x), **attrs), F.max_pool2d(low, kernel, 3, ceil_mode=True))
+    mean = F.avg_pool2d(F.pad(x, (left, right, top, bottom)), kernel, 3, ceil_mode=True)
+    same(interp.apply("avg_pool", to_numpy(x), **attrs), mean)
+    grad = random(*mean.shape)
+    got = interp.apply("avg_pool_backward", to_numpy(grad), to_numpy(x), **attrs)
+    same(got, torch.autograd.grad(mean, x, grad)[0])
+
+
 def test_a_window_of_minus_infinity_points_inside() -> None:
     x = torch.full((1, 1, 3, 3), -torch.inf)
     attrs = {"kernel_size": (2, 2), "stride": (2, 2), "padding": (1, 1), "dilation": (1, 1)}
@@ -111,6 +134,22 @@ def test_a_window_of_minus_infinity_points_inside() -> None:
     want, want_places = F.max_pool2d(x, 2, 2, 1, return_indices=True)
     assert not disagreement(values, to_numpy(want))
     assert not disagreement(places, to_numpy(want_places))
+
+
+@pytest.mark.parametrize(
+    ("mode", "aten", "coordinates"),
+    [("linear", "bilinear", "align_corners"), ("cubic", "bicubic", "half_pixel"), ("cubic", "bicubic", "align_corners")],
+)  # fmt: skip
+@pytest.mark.parametrize("size", [(12, 16), (3, 5)])
+def test_no_number_stays_with_the_taps_of_a_resize(
+    mode: str, aten: str, coordinates: str, size: tuple[int, int]
+) -> None:
+    x = random(1, 2, 6, 8)
+    x[0, 0, 0, 7], x[0, 0, 3, 2], x[0, 1, 5, 0] = torch.inf, torch.nan, -torch.inf
+    got = interp.apply(
+        "resize", to_numpy(x), size=[1, 2, *size], mode=mode, coordinates=coordinates, cubic_a=-0.75
+    )
+    same(got, F.interpolate(x, size, mode=aten, align_corners=coordinates == "align_corners"))
 
 
 def test_deformed_by_nothing_is_a_convolution() -> None:

@@ -97,25 +97,29 @@ def test_casts_beyond_the_range(run: Run, name: str) -> None:
 
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("rows", [1, 7])
-@pytest.mark.parametrize("form", ["Q4_0", "Q4_K", "Q8_0", "Q6_K", "int4"])
+@pytest.mark.parametrize("form", ["Q4_0", "Q4_K", "Q8_0", "Q6_K", "int4", "int8"])
 def test_rows_of_8_bits_times_weights_in_groups(run: Run, level: str, rows: int, form: str) -> None:
     n, k, draw = 70, 512, np.random.default_rng(rows)
     x = draw.standard_normal((rows, k)).astype(np.float32)
-    if form == "int4":
+    if form in ("int4", "int8"):
         raw = draw.standard_normal((n, k)).astype(np.float32)
-        values, groups, size = int4_values(int4_groups(raw, 32), 32), None, 32
+        scale = abs(raw).max(1, keepdims=True) / 127
+        values = int4_values(int4_groups(raw, 32), 32) if form == "int4" else np.rint(raw / scale) * scale
+        groups, size = None, 32
     else:
         blocks, groups = random_blocks(form, n, k // BLOCK_FORMATS[form].values), BLOCK_FORMATS[form].form
         raw, values, size = block_groups(blocks, form, groups), block_values(blocks, form), groups.group
     b = GraphBuilder("one")
     b.linear(b.input("x", f"float32[{rows}, {k}]"), b.weight("w", f"float32[{n}, {k}]"))
-    operands = Operand("x", b.spec("x"), False), Operand("w", b.spec("w"), True, groups=groups)
-    name = f"matmul/{'int4' if groups is None else 'stored'}_by_int8"
+    inputs = Operand("x", b.spec("x"), False), Operand("w", b.spec("w"), True, groups=groups)
+    name = f"matmul/{form if groups is None else 'stored'}_by_int8"
     kernel = next(kernel for kernel in KERNELS if kernel.name == name)
-    call = NodeCall(b.nodes[0], operands, (b.spec(b.nodes[0].name),))
+    call = NodeCall(b.nodes[0], inputs, (b.spec(b.nodes[0].name),))
     lowered = kernel.lower(call, cpu_target(f"cpu:{level}"))
-    (stage,), packed = lowered.stages, lowered.weights[1]
-    weight = run_recipe(WeightTransformRecipe("r", packed.spec, "w", packed.steps), {"w": raw})
+    (stage,) = lowered.stages
+    packings = (lowered.weights[1], *(packed for _, packed in lowered.extra_weights.values()))
+    recipes = (WeightTransformRecipe("r", packed.spec, "w", packed.steps) for packed in packings)
+    operands = [x, *(run_recipe(recipe, {"w": raw}) for recipe in recipes)]
     empty = np.empty((rows, n), np.float32)
-    got = run(level, stage.source, stage.parts, [x, weight], empty, stage.tasks, stage.scratch_bytes)
+    got = run(level, stage.source, stage.parts, operands, empty, stage.tasks, stage.scratch_bytes)
     assert far(got, in_codes(x, size).astype(np.float64) @ values.T.astype(np.float64)) <= 1e-5

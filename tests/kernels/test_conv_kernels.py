@@ -281,9 +281,12 @@ def test_transposed_ones_end_in_residuals_and_activations(name, dtype):
     conv(**TRANSPOSED[name], transposed=True, pad_to=16, bias=False, dtype=dtype)
 
 
-def test_transposed_ones_with_filters_that_are_computed():
-    for name in ("step", "overlap", "gaps"):
-        conv(**TRANSPOSED[name], transposed=True, known=False)
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("name", TRANSPOSED)
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16, np.float64])
+def test_transposed_ones_with_filters_that_are_computed(name, dtype):
+    for last in (True, False):
+        conv(**TRANSPOSED[name], transposed=True, known=False, last=last, residual=True, dtype=dtype, split=6)
 
 
 def test_phases_compute_nothing_twice():
@@ -437,6 +440,45 @@ def test_depthwise_on_every_level_and_dtype(level, dtype):
         n=2, c=37, o=37, size=(6, 9), padding=[1, 1], groups=37, residual=True, act="hardswish", dtype=dtype,
         target=level, kernel_row=CpuDepthwise(),
     )  # fmt: skip
+
+
+GROUPED = {
+    "four": {"c": 4, "padding": [1, 1], "size": (9, 11)},
+    "two": {"c": 2, "padding": [1, 1], "size": (5, 23)},
+    "eight": {"c": 8, "padding": [2, 0, 1, 3], "size": (7, 8)},
+    "stride": {"c": 4, "padding": [1, 2], "stride": [2, 2], "kernel": (3, 5), "size": (12, 13)},
+    "dilated rows": {"c": 4, "padding": [2, 1], "dilation": [2, 1], "size": (9, 9)},
+    "beyond input": {"c": 8, "kernel": (5, 5), "padding": [2, 2], "size": (3, 2)},
+    "cropping": {"c": 4, "padding": [-1, 1, 0, -2], "size": (9, 9)},
+    "line": {"c": 4, "kernel": (4,), "padding": [3, 0], "size": (40,)},
+    "one pixel": {"c": 2, "kernel": (1, 1), "size": (1, 1)},
+}  # fmt: skip
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name", GROUPED)
+def test_groups_of_few_channels_share_vectors(name, level):
+    """As many groups as fill vectors, fewer, and a vector and a half."""
+    for groups, dtype in ((3, np.float32), (16, ml_dtypes.bfloat16), (12, np.float16), (5, np.float64)):
+        channels = groups * GROUPED[name]["c"]
+        shape = GROUPED[name] | {"n": 2, "c": channels, "o": channels, "groups": groups}
+        conv(**shape, residual=True, act="relu6", dtype=dtype, target=level, split=3)
+        x = draw(1, 2, channels, *shape["size"], dtype=dtype)
+        rng = np.random.default_rng(2)
+        for value in (np.nan, np.inf, -np.inf):
+            x[rng.random(x.shape) < 0.01] = value
+        conv(**shape, x=x, dtype=dtype, target=level, bias=False)
+
+
+@pytest.mark.parametrize(
+    ("channels", "filters", "shared"),
+    [(2, 2, True), (8, 8, True), (3, 3, False), (4, 8, False), (16, 16, False)],
+)
+def test_only_groups_that_divide_a_vector_share_one(channels, filters, shared):
+    call = conv_call(1, 8 * channels, 8 * filters, (6, 6), groups=8)
+    lowered = GeneratedConv().lower(call, cpu_target("cpu:x86-64-v3"))
+    assert ("ByGroups" in lowered.stages[0].source) is shared
 
 
 ROWS = {

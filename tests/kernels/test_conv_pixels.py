@@ -78,6 +78,17 @@ def test_transposed_ones_with_few_filters(level, name, dtype, by_pixels):
         conv(**shape, transposed=True)
 
 
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("name", TRANSPOSED_PIXELS)
+def test_transposed_ones_with_few_filters_that_are_computed(name, by_pixels):
+    for last in (True, False):
+        conv(
+            **({"last": last, "kernel_row": by_pixels} | TRANSPOSED_PIXELS[name]),
+            transposed=True,
+            known=False,
+        )
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 def test_few_filters_that_are_computed(dtype, by_pixels):
     for name in ("rows apart", "groups", "several tiles of filters"):

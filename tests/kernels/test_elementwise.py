@@ -15,6 +15,7 @@ from support.native import check, run_native
 from xpuruntime import ir
 from xpuruntime.codegen.expr.expression import POINTWISE, why_not
 from xpuruntime.codegen.expr.terms import COMPUTED
+from xpuruntime.compiler import compile as compile_graph
 from xpuruntime.errors import IrError
 from xpuruntime.types import DType, TensorSpec
 
@@ -245,6 +246,46 @@ def test_broadcasting(first: tuple[int, ...], second: tuple[int, ...]) -> None:
         check(b.build(), feeds, passes="none", split=split)
 
 
+@pytest.mark.sampled(6)
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("channels", [2, 3, 7])
+@pytest.mark.parametrize("space", [(4, 4), (1, 17), (13, 31), (40, 50)])
+@pytest.mark.parametrize("images", [1, 3])
+def test_channels_of_images_move_behind_their_pixels(
+    images: int, space: tuple[int, int], channels: int, level: str
+) -> None:
+    """Fewer channels than a vector has lanes: vectors run along the pixels, and their results are interleaved."""
+    b = ir.GraphBuilder("pixels")
+    x = b.input("x", TensorSpec((images, channels, *space), DType.FLOAT32))
+    scale = b.input("scale", TensorSpec((channels, 1, 1), DType.FLOAT32))
+    for name, value in {
+        "bfloat16": b.call("cast", x, dtype="bfloat16"),
+        "bytes": b.call("cast", b.clamp(b.mul(x, 50.0), 0.0, 255.0), dtype="uint8"),
+        "bits": b.gt(x, 0.1),
+        "wide": b.call("cast", x, dtype="float64"),
+        "scaled": b.relu(b.mul(x, scale)),
+    }.items():
+        b.output(name, b.call("clone", b.call("permute", value, dims=[0, 2, 3, 1])))
+    rng = np.random.default_rng(2)
+    feeds = {
+        "x": rng.normal(size=(images, channels, *space)).astype("f"),
+        "scale": rng.normal(size=(channels, 1, 1)).astype("f"),
+    }
+    for split in (None, 3):
+        check(b.build(), feeds, target=level, split=split)
+
+
+def test_vectors_run_along_pixels_if_an_operand_is_not_contiguous_along_channels() -> None:
+    def source(order: tuple[int, ...]) -> str:
+        b = ir.GraphBuilder("pixels")
+        x = b.input("x", "float32[3, 40, 50]")
+        b.output("y", b.call("clone", b.call("permute", b.relu(x), dims=list(order))))
+        return str(compile_graph(b.build(), target="cpu:x86-64-v2").binaries[0].source)
+
+    assert "; c < 3; ++c" in source((1, 2, 0))
+    assert "++c" not in source((0, 1, 2))
+
+
 def test_numbers_promote_as_the_ir_says() -> None:
     b = ir.GraphBuilder("numbers")
     feeds = {}
@@ -326,3 +367,72 @@ def test_hardswish_of_the_largest_floats_is_finite(dtype: str, target: str) -> N
         got = run_native(b.build(), feeds, target=target)["y"].astype(np.float64)
     assert got[:3].tolist() == feeds["x"][:3].astype(np.float64).tolist()
     np.testing.assert_allclose(got, want, rtol=float(ml_dtypes.finfo(kind).eps), atol=1e-7)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "bool"])
+def test_channels_of_bytes(level: str, dtype: str) -> None:
+    """Images whose channels are the innermost dim become channels first: each vector has every third byte."""
+    b = ir.GraphBuilder("image")
+    feeds: dict[str, Any] = {}
+    for shape in ((2, 5, 16, 3), (1, 8, 8, 3), (1, 3, 17, 3), (2, 5, 16, 4)):
+        name = b.input(f"x{len(feeds)}", TensorSpec(shape, DType.of(dtype)))
+        feeds[name] = values(dtype, shape, seed=shape[2])
+        b.output(f"y_{name}", b.mul(b.cast(b.permute(name, dims=[0, 3, 1, 2]), dtype="float32"), 0.5))
+    check(b.build(), feeds, target=level)
+
+
+FAR = (1e30, -3e38, 2.0**28, 2.0**28 + 32, -(2.0**52), 1e-45, -1e-40, 2.0**-126, 3.0, -7.0)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_remainders_are_exact(level: str, dtype: str) -> None:
+    """Small and huge quotients, multiples, subnormal numbers and what is not finite, in one vector and apart."""
+    rng, kind = np.random.default_rng(3), DType.of(dtype).numpy
+    near = rng.normal(size=(4, 4099)) * 100
+    divisor = rng.normal(size=(4, 4099))
+    near[1] = (divisor[1].astype(np.float32) * rng.integers(-(2**12), 2**12, 4099)).astype(kind)
+    near[2] = divisor[2] * 2.0 ** rng.integers(-3, 60, 4099)
+    odd = np.array(list(itertools.product((*SPECIAL, *FAR), repeat=2)))
+    near[3, : len(odd)], divisor[3, : len(odd)] = odd[:, 0], odd[:, 1]
+    x, y = near.astype(kind), divisor.astype(kind)
+    b = ir.GraphBuilder("remainders")
+    names = [b.input(n, TensorSpec(x.shape, DType.of(dtype))) for n in "xy"]
+    for op in ("fmod", "remainder"):
+        b.output(op, b.call(op, *names))
+    b.output("floor", b.div(*names, rounding_mode="floor"))
+    from xpuruntime.ir import interp
+
+    graph, feeds = b.build(), {"x": x, "y": y}
+    got = run_native(graph, feeds, target=level)
+    with np.errstate(all="ignore"):
+        want = interp.run(graph, feeds)
+        np.testing.assert_array_equal(got["fmod"], np.fmod(x, y))
+    for name, wanted in want.items():
+        np.testing.assert_array_equal(got[name], wanted, err_msg=name)
+        number = ~np.isnan(wanted)
+        np.testing.assert_array_equal(np.signbit(got[name])[number], np.signbit(wanted)[number], err_msg=name)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_powers_of_positive_numbers(level: str) -> None:
+    """Whole vectors of positive numbers with fractions as exponents, up to overflow and underflow, and vectors that mix them with others."""
+    rng = np.random.default_rng(5)
+    for dtype, ends, unit in (("float32", 44, 2e-7), ("float64", 300, 1e-12)):
+        kind = DType.of(dtype).numpy
+        x = (10.0 ** rng.uniform(-ends, min(ends, 38 if ends < 99 else 300), (3, 517))).astype(kind)
+        x[1, ::5], x[2, :14] = -x[1, ::5], SPECIAL
+        y = rng.normal(size=x.shape).astype(kind)
+        y[2, 7:21] = SPECIAL
+        b = ir.GraphBuilder("powers")
+        names = [b.input(n, TensorSpec(x.shape, DType.of(dtype))) for n in "xy"]
+        b.output("z", b.pow(*names))
+        b.output("constant", b.pow(names[0], 1.7))
+        got = run_native(b.build(), {"x": x, "y": y}, target=level)
+        with np.errstate(all="ignore"):
+            wide = x.astype(np.longdouble)
+            for name, by in (("z", y.astype(np.longdouble)), ("constant", kind.type(1.7))):
+                np.testing.assert_allclose(
+                    got[name], (wide**by).astype(kind), rtol=unit, atol=2e-45 if ends < 99 else 1e-320
+                )

@@ -144,3 +144,38 @@ def test_rules_of_their_own_place(target: str) -> None:
             c.add("col2im", c.array(2, 12, 25, dtype=dtype), stride=[1, 1], padding=[0, 0], **window)
             c.add("col2im", c.array(2, 12, 16, dtype=dtype), stride=[2, 2], padding=[1, 1], **window)
     assert check_cases(c, target=target) == []
+
+
+@pytest.mark.parametrize("target", levels())
+def test_rows_of_windows_and_triangles(target: str) -> None:
+    """Rows that are shorter and longer than vectors, windows that are partly or wholly in the padding, any number of spatial dims."""
+    c = Cases(KERNELS)
+    for dtype in ("float32", "uint8", "bfloat16", "float64"):
+        for width in (1, 5, 70, 131):
+            z = c.array(3, 4, width, dtype=dtype)
+            for k in (-(2**62), -3, 2, width - 1, 2**62):
+                c.add("tril", z, diagonal=k)
+                c.add("triu", z, diagonal=k)
+            for kernel, stride, padding, dilation in (
+                ((1, 1), (1, 1), (0, 0), (1, 1)),
+                ((3, 5), (1, 1), (1, 2), (1, 1)),
+                ((2, 3), (1, 2), (1, 3), (2, 3)),
+                ((2, 2), (3, 3), (2, 9), (1, 7)),
+                ((2, 1), (1, 200), (1, 0), (1, 1)),
+            ):
+                window = {"kernel_size": kernel, "stride": stride, "padding": padding, "dilation": dilation}
+                c.add(
+                    "im2col", c.array(2, 3, 4, width, dtype=dtype), **{k: list(v) for k, v in window.items()}
+                )
+        line = {"kernel_size": [3], "stride": [2], "padding": [4], "dilation": [2]}
+        c.add("im2col", c.array(2, 3, 77, dtype=dtype), **line)
+        cube = {"kernel_size": [2, 3, 2], "stride": [1, 2, 1], "padding": [1, 0, 1], "dilation": [1, 1, 2]}
+        c.add("im2col", c.array(2, 3, 3, 5, 19, dtype=dtype), **cube)
+        c.add("tril", c.array(0, 3, 5, dtype=dtype), diagonal=0)
+        z = c.array(2, 3, 5, 40, dtype=dtype)
+        plain = channels_last(z.shape)
+        for op in ("tril", "triu"):
+            c.add(op, z, layouts={0: plain}, to={0: plain})
+        square = {"kernel_size": [3, 3], "stride": [1, 1], "padding": [1, 1], "dilation": [1, 1]}
+        c.add("im2col", z, layouts={0: plain}, **square)
+    assert check_cases(c, target=target) == []

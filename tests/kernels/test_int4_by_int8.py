@@ -164,7 +164,8 @@ def test_a_row_has_the_same_bits_in_every_batch() -> None:
 
 
 @pytest.mark.parametrize("level", ["aarch64", "aarch64+dotprod"])
-def test_arm_code_compiles(level: str) -> None:
+@pytest.mark.parametrize("word", ["int4_by_int8", "int8_by_int8"])
+def test_arm_code_compiles(word: str, level: str) -> None:
     try:
         cxx_toolchain("aarch64")
     except BuildError as error:
@@ -174,7 +175,7 @@ def test_arm_code_compiles(level: str) -> None:
     b.linear(*names)
     target = cpu_target(f"cpu:{level}")
     inputs = tuple(Operand(n, b.spec(n), n == "w") for n in names)
-    kernel = next(k for k in KERNELS if k.name == "matmul/int4_by_int8")
+    kernel = next(k for k in KERNELS if k.name == f"matmul/{word}")
     stage = kernel.lower(NodeCall(b.nodes[0], inputs, (b.spec(b.nodes[0].name),)), target).stages[0]
     assert target.assemble({"k": stage.source}, stage.parts).data[18:20] == b"\xb7\x00"  # EM_AARCH64
 

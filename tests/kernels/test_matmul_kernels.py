@@ -235,3 +235,93 @@ def test_offsets_are_as_short_as_the_strides_allow() -> None:
     assert offset_text("i", (2, 3, 4), (0, 0, 0)) == "0"
     assert offset_text("i", (2, 3, 4), (4, 0, 1)) == "i / 12 * 4 + (i % 4)"
     assert offset_text("i", (2, 3, 1), (30, 10, 0)) == "i * 10"
+
+
+IN_PLACE = [
+    ((70, 133), (133,)), ((70, 133), (133, 1)), ((1, 5001), (5001, 1)), ((5001,), (5001,)), ((33, 6, 17), (17, 1)),
+    ((3, 70, 33), (3, 33, 1)), ((2, 1, 70, 33), (3, 33, 1)), ((70, 33), (3, 33, 1)), ((90, 33), (33, 3)), ((700, 0), (0, 1)),
+    ((2, 0, 9), (9, 1)), ((50, 3, 3), (50, 3, 1)), ((50, 1, 5), (50, 5, 3)), ((3, 3), (50, 3, 1)), ((50, 3, 3), (3, 1)),
+]  # fmt: skip
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float64", "int32", "uint8"])
+def test_sides_read_in_place(target: str, dtype: str) -> None:
+    """Few rows and columns, weights or not, and linear layers with few rows or outputs."""
+    calls: list[Call] = [
+        ("matmul", [array(a, dtype), array(b, dtype)], weights, {})
+        for a, b in IN_PLACE
+        for weights in ("", "0", "1")
+    ]
+    for m, n, k in [(1, 70, 133), (3, 70, 19), (70, 1, 133), (70, 4, 19), (4, 9, 5001), (130, 3, 16)]:
+        operands = [
+            array((2, m, k), dtype),
+            array((n, k), dtype),
+            array((n,), dtype),
+            array((2, m, n), dtype),
+        ]
+        calls += [("fused_linear", operands, weights, {"act": "none"}) for weights in ("", "12")]
+    judge_all(calls, target)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32"])
+def test_strided_sides_read_in_place(dtype: str) -> None:
+    """Rows and columns of transposed values, whose elements along k are not adjacent."""
+    b, feeds = GraphBuilder("strided"), {}
+    for at, (x_shape, y_shape) in enumerate(
+        [((133, 70), (133, 1)), ((5001, 3), (40, 5001)), ((19, 130), (3, 19)), ((5001, 2), (5001, 1))]
+    ):
+        feeds |= {f"x{at}": array(x_shape, dtype), f"y{at}": array(y_shape, dtype)}
+        x, y = (
+            b.input(f"{name}{at}", f"{dtype}{list(shape)}")
+            for name, shape in (("x", x_shape), ("y", y_shape))
+        )
+        right = y if y_shape[0] == x_shape[0] else b.permute(y, dims=[1, 0])
+        b.output(f"z{at}", b.matmul(b.permute(x, dims=[1, 0]), right))
+    check(b.build(), feeds, split=5)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_nan_spoils_only_its_dot_product(dtype: str) -> None:
+    """Of rows whose length is no multiple of the lanes, whose ends are next to others' beginnings."""
+    for k in (3, 17, 133):
+        x, v = array((9, k), dtype), array((k,), dtype)
+        x[4], x[6, k - 1] = np.nan, np.inf
+        y = judge("matmul", x, v).astype(np.float32)
+        assert np.isnan(y[4])
+        assert not np.isfinite(y[6])
+        assert np.isfinite(np.delete(y, [4, 6])).all()
+
+
+@pytest.mark.parametrize("act", ACTIVATIONS.split("|"))
+def test_activations_of_few_outputs(act: str) -> None:
+    operands = [
+        array((40, 33), "float32"),
+        array((3, 33), "float32"),
+        array((3,), "float32"),
+        array((40, 1), "float32"),
+    ]
+    judge("fused_linear", *operands, weights="12", act=act)
+
+
+def test_addmm_of_one_column() -> None:
+    for bias in [(), (1,), (37, 1)]:
+        judge(
+            "addmm",
+            array(bias, "float32"),
+            array((37, 19), "float32"),
+            array((19, 1), "float32"),
+            alpha=2.0,
+            beta=3.0,
+        )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+def test_a_transposed_right_side_that_is_packed_by_tasks(dtype: str) -> None:
+    judge_all(
+        [
+            ("linear", [array((m, k), dtype), array((n, k), dtype), None], "", {})
+            for m, n, k in [(16, 70, 133), (9, 33, 16), (40, 130, 15)]
+        ]
+    )

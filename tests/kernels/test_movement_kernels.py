@@ -135,3 +135,17 @@ def test_what_cannot_move_says_why() -> None:
         "complex128 can only be padded with zeros",
         "as_strided needs a dense operand and indices within it",
     ]
+
+
+@pytest.mark.parametrize("target", LEVELS)
+@pytest.mark.parametrize("dtype", ["uint8", "bfloat16", "float32", "float64"])
+def test_reversed_rows_and_every_other_element(target: str, dtype: str) -> None:
+    c = Cases(KERNELS)
+    for width in (1, 2, 3, 9, 17, 33, 64, 65, 131, 320):
+        z = c.array(3, width, dtype=dtype)
+        c.add("flip", z, dims=[1])
+        c.add("flip", z, dims=[0, 1])
+        for step in (2, 3):
+            c.add("slice", z, dim=1, start=0, step=step)
+            c.add("slice", z, dim=1, start=1, step=step)
+    check_cases(c, target=target)

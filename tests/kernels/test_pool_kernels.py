@@ -47,6 +47,7 @@ WINDOWS = {
     "ceil": {"kernel": (3, 3), "stride": (2, 2), "ceil": True, "padding": [1, 1]},
     "ceil beyond": {"kernel": (2, 2), "stride": (3, 3), "ceil": True},
     "cropping": {"kernel": (2, 2), "stride": (2, 2), "padding": [-1, 0, -2, -1]},
+    "cropping beyond": {"stride": (2, 3), "ceil": True, "padding": [1, 0, -2, -2]},
     "whole": {"kernel": (9, 8)},
 }
 

@@ -50,6 +50,20 @@ def test_every_reduction(shape: tuple[int, ...], dim: tuple[int, ...]) -> None:
             check(b.build(), {"x": values(shape, "float32")}, passes="none", split=split)
 
 
+@pytest.mark.parametrize("level", ["cpu", *LEVELS])
+def test_rows_shorter_than_vectors(level: str) -> None:
+    b, feeds = ir.GraphBuilder("short"), dict[str, Any]()
+    for dtype in ("float32", "float64", "bfloat16", "uint8", "int64", "bool"):
+        for length in (1, 2, 3, 5, 9):
+            name = f"{dtype}_{length}"
+            x, feeds[name] = b.input(name, f"{dtype}[7, {length}]"), values((7, length), dtype)
+            for op in ("sum", "amax", "argmax", "any"):
+                b.output(f"{op}_{name}", b.call(op, x, dim=1 if op == "argmax" else [1]))
+            if dtype == "float32":
+                b.output(f"softmax_{name}", b.softmax(x, dim=1))
+    check(b.build(), feeds, passes="none", target=level)
+
+
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("dtype", "level"), everywhere((*FLOATS, "int8", "uint8", "int32", "int64", "uint64", "bool"))

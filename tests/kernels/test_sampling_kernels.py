@@ -47,6 +47,30 @@ def test_resize(mode: str) -> None:
 
 
 @pytest.mark.parametrize("target", levels())
+@pytest.mark.parametrize("dtype", ["uint8", "bfloat16", "float32", "float64"])
+def test_nearest_rows_are_repeated_or_copied(target: str, dtype: str) -> None:
+    c = Cases(KERNELS)
+    rule = {"mode": "nearest", "coordinates": "asymmetric", "nearest": "floor"}
+    for width in (1, 5, 33, 131):
+        z = c.array(2, 3, 2, width, dtype=dtype)
+        for times in (1, 2, 3, 8, 9):
+            c.add("resize", z, size=[2, 3, 4, width * times], **rule)
+        for odd in (2 * width - 1, 2 * width + 1, width // 2 + 1):
+            c.add("resize", z, size=[2, 3, 3, odd], **rule)
+        c.add("resize", z, size=[2, 3, 4, width * 2], mode="nearest", coordinates="half_pixel")
+        c.add("resize", z[0], size=[3, 2, width * 2], **rule)
+        crop = {"coordinates": "tf_crop_and_resize", "roi": [0, 0, 0, 0, 1, 1, 1, 1.5]}
+        c.add("resize", z, size=[2, 3, 2, width * 2], mode="nearest", extrapolation_value=3.0, **crop)
+    z = c.array(2, 70, 3, 5, dtype=dtype)
+    have, want = channels_last(z.shape), channels_last((2, 70, 6, 10))
+    c.add("resize", z, size=[2, 70, 6, 10], **rule, layouts={0: have}, to={0: want})
+    c.add("resize", z, size=[2, 70, 6, 10], **rule, layouts={0: have})
+    c.add("resize", z, size=[2, 70, 6, 10], **rule, to={0: want})
+    c.add("resize", z, size=[2, 140, 6, 10], **rule, layouts={0: have})
+    assert check_cases(c, target=target) == []
+
+
+@pytest.mark.parametrize("target", levels())
 def test_grids(target: str) -> None:
     c = Cases(KERNELS)
     for dtype in ("float32", "float64"):
@@ -61,6 +85,30 @@ def test_grids(target: str) -> None:
                         c.add("grid_sample", x, grid, mode=mode, **how)
         c.add("affine_grid", c.array(2, 2, 3, dtype=dtype), size=[2, 3, 5, 6], align_corners=True)
         c.add("affine_grid", c.array(2, 3, 4, dtype=dtype), size=[2, 3, 5, 6, 1], align_corners=False)
+    assert check_cases(c, target=target) == []
+
+
+@pytest.mark.parametrize("target", levels())
+def test_grids_of_many_positions(target: str) -> None:
+    """Several strips, in each layout. What is not finite in the image does not reach results that only miss it."""
+    c = Cases(KERNELS)
+    for dtype in ("float16", "bfloat16", "float32", "float64"):
+        for mode in ("linear", "nearest", "cubic"):
+            for channels, rows, columns in ((3, 19, 23), (37, 5, 1), (16, 1, 9)):
+                x, grid = (
+                    c.array(2, channels, 6, 5, dtype=dtype),
+                    c.array(2, rows, columns, 2, dtype="float32"),
+                )
+                x[0, 0, 0, 0], x[1, 1, 5, 4] = np.inf, np.nan
+                c.add("grid_sample", x, grid.astype(x.dtype), mode=mode)
+                last = {
+                    "layouts": {0: channels_last(x.shape)},
+                    "to": {0: channels_last((2, channels, rows, columns))},
+                }
+                c.add("grid_sample", x, grid.astype(x.dtype), mode=mode, **last)
+                c.add("grid_sample", x, grid.astype(x.dtype), mode=mode, layouts=last["layouts"])
+    line, grid = c.array(2, 3, 40), c.array(2, 7, 1)
+    c.add("grid_sample", line, grid, mode="linear")
     assert check_cases(c, target=target) == []
 
 

@@ -132,6 +132,44 @@ def test_weights_of_fewer_bits_are_the_rounded_model_in_little_memory(
     assert abs(read - exact[-1]).max() < 2e-4 * abs(exact).max()
 
 
+@pytest.mark.skipif(device_name() != "cpu", reason="only CPUs round activations")
+def test_activations_of_8_bits_are_the_model_that_rounds_them() -> None:
+    """Prefill and decode, with the weights of ``weights: int8`` alone. PyTorch says the same with weights and inputs rounded so, as far as a value
+    between two codes rounds to the same one.
+    """
+    import torch
+    from kernels.test_int4_by_int8 import in_codes
+
+    from xpuruntime.testing.conformance.seeded.decoders import logits_of
+
+    sizes = {"tie_word_embeddings": False, "hidden_size": 192, "intermediate_size": 264}
+    model, tokens = reference("llama", **sizes), prompt(30)
+    policy = {"version": 1, "kernel": {"weights": "int8", "activations": "int8"}}
+    with Generator(model, capacity=64, buckets=(16,), policy=policy) as ours:
+        calls = [c for e in ours.program.entries for c in e.plans[0].calls if "matmul" in c.kernel]
+        assert {c.kernel for c in calls} == {"matmul/int8_by_int8"}
+        read = ours.read(tokens)[0].copy()
+        got = np.stack([ours.step(t, i)[0].copy() for i, t in enumerate(tokens)])
+
+    def rounds(_: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        return (torch.from_numpy(in_codes(inputs[0].numpy(), 32)),)
+
+    with torch.no_grad():
+        for module in (m for m in model.modules() if isinstance(m, torch.nn.Linear)):
+            module.weight.copy_(torch.from_numpy(_rounded(module.weight.numpy(), 0)))
+        floats = logits_of(model, tokens)
+        for module in (m for m in model.modules() if isinstance(m, torch.nn.Linear)):
+            module.register_forward_pre_hook(rounds)
+        want = logits_of(model, tokens)
+
+    def far(from_: np.ndarray[Any, Any]) -> float:
+        both = np.concatenate([got - from_, read[None] - from_[-1:]])
+        return float(np.median(np.linalg.norm(both, axis=1)) / np.median(np.linalg.norm(from_, axis=1)))
+
+    assert far(want) < 1e-4
+    assert 0.01 < far(floats) < 0.06
+
+
 def _rounded(w: np.ndarray[Any, Any], group: int) -> np.ndarray[Any, Any]:
     """What is left of a weight in int8 by rows (group 0) or in int4 by groups."""
     if not group:

@@ -100,9 +100,9 @@ def test_the_model_is_the_one_with_the_files_values(tmp_path: Path, name: str, d
     ) as ours:
         got = np.stack([ours.step(t, i)[0].astype(np.float32) for i, t in enumerate(tokens)])
         read = ours.read(tokens)[0].astype(np.float32)
-        used = {c.kernel for c in ours.decode.plan.calls if c.kernel.startswith("matmul/")}
+        used = {c.kernel for c in ours.decode.plan.calls if c.kernel.startswith(("matmul/", "norm/"))}
         said = next(d for d in ours.plan.decisions if d.question == "stored weights")
-    assert used == {"matmul/stored_weights"}
+    assert used == {"matmul/stored_weights"}  # norms are part of the layers after them
     limit = {"float32": 1e-5, "bfloat16": 0.05}[dtype]
     for mine, theirs in ((got, want), (read, want[-1])):
         assert np.linalg.norm(mine - theirs) < limit * np.linalg.norm(theirs)

@@ -111,6 +111,10 @@ def test_a_word_selects_its_kernel(word: str) -> None:
             KernelPolicy(weights="int4", activations="int8", rules=[Rule(node="a", forbid="int4_by_int8")]),
             ["int4_weights", *["int4_by_int8"] * 3],
         ),
+        (
+            KernelPolicy(weights="int8", activations="int8", rules=[Rule(node="a", forbid="int8_by_int8"), Rule(node="b", weights="int8")]),
+            ["int8_weights", "int8_weights", *["int8_by_int8"] * 2],
+        ),
         # Without the words, the name of a kernel selects it.
         (KernelPolicy(matmul="stored_by_int8"), ["stored_by_int8"] * 4),
     ],
@@ -183,7 +187,7 @@ def test_where_integers_are_not_supported_the_weights_keep_their_bits() -> None:
         (
             lambda: KernelPolicy(weights="model", activations="int8"),
             "[KernelPolicy] activations: no kernel multiplies such weights by activations of 8 bits; got weights: model. "
-            "Write weights: int4 or int4_64 or int4_128 or stored, or remove activations.",
+            "Write weights: int8 or int4 or int4_64 or int4_128 or stored, or remove activations.",
         ),
         (lambda: KernelPolicy(activations="int9"), "[KernelPolicy] activations: no such type of activations; got 'int9'. Did you mean 'int8'? Known: model, int8."),
         (lambda: Rule(weights="int4", activations="int8", use="gemv"), "[Rule] weights: has no effect together with use. Keep one of the two."),

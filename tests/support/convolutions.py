@@ -68,16 +68,16 @@ def conv(
     )
 
 
-def conv_call(n, c, o, size, kernel=(3, 3), *, stride=(1, 1), padding=(1, 1), transposed=False):
+def conv_call(n, c, o, size, kernel=(3, 3), *, stride=(1, 1), padding=(1, 1), transposed=False, groups=1):
     """A convolution as kernels see it, channels last."""
     b = GraphBuilder("one")
-    shape = (c, o, *kernel) if transposed else (o, c, *kernel)
+    shape = (c, o // groups, *kernel) if transposed else (o, c // groups, *kernel)
     x, w = (
         b.input("x", TensorSpec((n, c, *size), DType.FLOAT32)),
         b.weight("w", TensorSpec(shape, DType.FLOAT32)),
     )
     b.call(
-        "convolution", x, w, None, stride=list(stride), padding=list(padding), dilation=[1, 1], transposed=transposed,
+        "convolution", x, w, None, stride=list(stride), padding=list(padding), dilation=[1, 1], transposed=transposed, groups=groups,
     )  # fmt: skip
     specs = {x: b.spec(x), w: b.spec(w), "y": b.spec(b.nodes[0].outputs[0].name)}
     for value in (x, "y"):

@@ -7,6 +7,7 @@ blocked, and a decision records it. A rewrite within the family is allowed only 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -99,6 +100,7 @@ class Demands:
         self._forced = [r for layer in self.kernel.layers for r in layer.rules if r.use]
         self._kinds = tuple(t.kind for t in targets)
         self._of_users = bool(registered_kernels()) and bool(self.kernel.layers)
+        self._known: KnownValues | None = None  # those of the last graph
 
     def context(self) -> PassContext:
         """Return the predicates for the passes."""
@@ -120,12 +122,18 @@ class Demands:
             wide_products=self.phase == "train_backward",
             joins_readers=self.phase == "train_backward",
             library_ops=all(t.kind == "cuda" for t in self.targets) and self.phase == "inference",
+            uneven_padding=all(t.kind == "cpu" for t in self.targets) and self.phase == "inference",
             strided_einsum=all(t.kind == "cpu" for t in self.targets) and self.phase == "inference",
-            at_load=lambda graph: KnownValues(graph, self.is_forced).taken(),
+            at_load=self._at_load,
             is_forced=self.is_forced,
             storage=self._storage,
             peek=lambda weight: weight.array() if weight.data else self.weights.get(weight.name),
         )
+
+    def _at_load(self, graph: Graph) -> KnownValues:
+        if self._known is None or self._known.graph is not graph:
+            self._known = KnownValues(graph, self.is_forced).taken()
+        return self._known
 
     def _product_multiple(self) -> int:
         """Return the elements of a vector load if every target has tensor cores that vector loads feed, in training only: a session has its weights once."""
@@ -172,6 +180,8 @@ class Demands:
         call = _static_call(graph, node, weights)
         if call is None:
             return Support.no(Reason.SHAPE_UNSUPPORTED, "sizes are not known yet")
+        if any(n.op == "dequantize_blocks" for n in graph.nodes):
+            call = _with_groups(call, self._at_load(graph))
         for target in self.targets:
             facts = facts_of(graph, node, phase=self.phase, device=target.name.partition(":")[0])
             demands = node_demands(self.kernel, facts)
@@ -280,3 +290,12 @@ def _static_call(graph: Graph, node: Node, weights: Collection[str] = ()) -> Nod
         return None
     inputs = tuple(Operand(i, graph.spec(i), i in weights) if isinstance(i, str) else i for i in node.inputs)
     return NodeCall(node, inputs, tuple(v.spec for v in node.outputs if v.spec is not None))
+
+
+def _with_groups(call: NodeCall, known: KnownValues) -> NodeCall:
+    """Return the call with the groups of weights that are stored in blocks."""
+    inputs = (
+        replace(i, groups=known.groups(i.name)) if isinstance(i, Operand) and i.name in known else i
+        for i in call.inputs
+    )
+    return replace(call, inputs=tuple(inputs))

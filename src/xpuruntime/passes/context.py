@@ -68,6 +68,7 @@ class PassContext:
     wide_products: whether ``widen_products`` computes gradients of weights in the dtype that they are converted to.
     joins_readers: whether ``fuse_pointwise`` also merges elementwise nodes that only read the same value.
     library_ops: whether einsum and transposed convolutions are written as products and convolutions, which have the fast kernels.
+    uneven_padding: whether convolutions pad each end by itself as fast as both alike; ``fold_pad`` needs it.
     strided_einsum: whether a kernel computes einsum as a batch of products of strided matrices; ``einsum_products`` rewrites the others.
     at_load:    the values of a graph that weight recipes compute once, when weights are loaded; ``expand_on_weights`` needs it.
     is_forced:  whether a policy names the kernel of a node, which therefore runs.
@@ -87,6 +88,7 @@ class PassContext:
     wide_products: bool = False
     joins_readers: bool = False
     library_ops: bool = False
+    uneven_padding: bool = False
     strided_einsum: bool = False
     at_load: Callable[[Graph], Container[str]] | None = None
     is_forced: Callable[[Graph, Node], bool] = _free

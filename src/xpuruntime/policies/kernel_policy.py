@@ -108,7 +108,7 @@ class KernelPolicy(FileForm):
     layers below, down to the built-in default. Values are frozen and picklable. Raises PolicyError.
 
     ``weights="int8"`` stores the constant weights of linear layers in fewer bits. The highest layer that has it decides; in a layer,
-    rules come before it. ``activations="int8"`` with weights of 4 bits, or stored ones, also rounds the inputs of these layers to 8 bits
+    rules come before it. ``activations="int8"`` with weights in int8 or 4 bits, or stored ones, also rounds the inputs of these layers to 8 bits
     and multiplies integers. It belongs to the ``weights`` that it is written with: ``weights`` without it means ``activations="model"``.
 
     ``batch_invariant=True`` demands kernels whose result for a row (a sample, a token) has the same bits whatever the other rows are. The highest

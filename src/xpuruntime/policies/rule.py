@@ -19,7 +19,7 @@ from .vocabulary import INTEGER_KERNELS, PHASES_WITHIN, WeightWords, dims_of_fam
 __all__ = ["ACTIVATIONS_MEANING", "NodeFacts", "Rule", "matches_name", "settle_activations"]
 
 ACTIVATIONS_MEANING = (
-    "type that inputs of the layers with these weights are rounded to; int8: integer products, for weights of 4 bits and stored "
+    "type that inputs of the layers with these weights are rounded to; int8: integer products, for weights in int8 or 4 bits, and stored "
     "ones, or float products where a rule forbids the kernel or limits its workspace; model: float products"
 )
 

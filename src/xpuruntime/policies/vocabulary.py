@@ -61,6 +61,7 @@ KERNELS: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "int4_64_by_int8",
             "int4_128_by_int8",
             "stored_by_int8",
+            "int8_by_int8",
             "int8_weights",
             "fp8_weights",
             "onednn",
@@ -129,6 +130,7 @@ ACTIVATIONS: Mapping[str, str] = MappingProxyType(
 
 INTEGER_KERNELS: Mapping[str, str] = MappingProxyType(
     {
+        "int8": "int8_by_int8",
         "int4": "int4_by_int8",
         "int4_64": "int4_64_by_int8",
         "int4_128": "int4_128_by_int8",

@@ -31,8 +31,9 @@ __all__ = [
 Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float32]
 
-NUMBER_BYTES: Mapping[str, int] = {"bfloat16": 4, "float16": 4, "product": 4, "float32": 8}
-"""How a group stores its numbers -> their bytes. ``product``: two float16 whose product is the scale; the minimum is 0. Others: scale and minimum."""
+NUMBER_BYTES: Mapping[str, int] = {"bfloat16": 4, "float16": 4, "product": 4, "float32": 8, "channel": 0}
+"""How a group stores its numbers -> their bytes. ``product``: two float16 whose product is the scale; the minimum is 0. ``channel``: none, since all groups
+of an output have one scale, which is stored apart; the minimum is 0. Others: scale and minimum."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 #include "backends/cpu/instruction_sets.h"
 #include "base/elf.h"
@@ -39,11 +40,11 @@ void close_file(int file) noexcept {
 
 class LoadedModule final : public Module {
   public:
-    LoadedModule(void* handle, int file, const char* mapped_by)
-        : handle_(handle), file_(file), mapped_by_(mapped_by) {}
+    LoadedModule(void* handle, std::string path, int file, const char* mapped_by)
+        : handle_(handle), path_(std::move(path)), file_(file), mapped_by_(mapped_by) {}
     ~LoadedModule() override {
         if (dlclose(handle_) != 0) log_failure({Code::call_failed, std::string("dlclose: ") + dlerror(), ""});
-        if (file_ >= 0) close_file(file_);
+        if (file_ >= 0 && !stays_loaded()) close_file(file_);
     }
     LoadedModule(const LoadedModule&) = delete;
     LoadedModule& operator=(const LoadedModule&) = delete;
@@ -52,7 +53,14 @@ class LoadedModule final : public Module {
     std::string text() const override;
 
   private:
+    // Unique symbols (STB_GNU_UNIQUE), such as static variables of templates, keep an object for good.
+    bool stays_loaded() const noexcept {
+        void* const again = dlopen(path_.c_str(), RTLD_NOW | RTLD_NOLOAD);
+        return again != nullptr && dlclose(again) == 0;
+    }
+
     void* const handle_;
+    const std::string path_;
     // Kept open while the object is mapped: the loader identifies objects by name, so /proc/self/fd/N must
     // not be reused for another object.
     const int file_;
@@ -108,7 +116,7 @@ Result<std::shared_ptr<const Module>> map(const std::string& path, int file, con
             Code::unreadable, std::string("the loader rejected the object code: ") + (error ? error : ""),
             "Compile the model again. A system that forbids mapping executable memory cannot run it."};
     }
-    return std::shared_ptr<const Module>(std::make_shared<LoadedModule>(handle, file, mapped_by));
+    return std::shared_ptr<const Module>(std::make_shared<LoadedModule>(handle, path, file, mapped_by));
 }
 
 Result<std::shared_ptr<const Module>> from_memfd(const char* bytes, size_t size) {

@@ -16,6 +16,10 @@ from .boxes import Box, Lookup, Move, bits_type, element_bytes, int_type
 __all__ = ["Box", "Lookup", "Move", "bits_type", "carried", "element_bytes", "emit", "int_type"]
 
 
+_VECTOR_STEPS = (-1, 0, 1, 2)
+"""Strides of a source that vectors are read with (``templates/movement.h``)."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Dim:
     """A loop: its length, and its stride in the target, in the source, and in every lookup."""
@@ -239,7 +243,7 @@ def _one(move: Move, nest: _Nest, names: Sequence[str]) -> str:
 
 
 def _run(move: Move, nest: _Nest, ctype: str, low: str, high: str, names: Sequence[str]) -> str:
-    """Return the innermost loop if its elements are contiguous or all equal; otherwise an empty string."""
+    """Return the innermost loop if its elements are written as vectors; otherwise an empty string."""
     depth = len(nest.dims) - 1
     dim = nest.dims[depth]
     if any(dim.steps[2 + k] for k in range(len(move.lookups))):
@@ -248,9 +252,11 @@ def _run(move: Move, nest: _Nest, ctype: str, low: str, high: str, names: Sequen
     target, length = _address(move, nest, indices, "target"), _length(low, high)
     if move.source is None:
         return f"fill_run({target}, ({ctype})({move.fill}), {length});"
-    if dim.steps[1] not in (0, 1):
+    if dim.steps[1] not in _VECTOR_STEPS:
         return ""
     source = _address(move, nest, indices, "source")
     if dim.steps[1] == 0:
         return f"fill_run({target}, ({ctype})*({source}), {length});"
-    return f"copy_run({target}, {source}, {length});"
+    if dim.steps[1] == 1:
+        return f"copy_run({target}, {source}, {length});"
+    return f"copy_steps<1, {dim.steps[1]}>({target}, {source}, {length});"

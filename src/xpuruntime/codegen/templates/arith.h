@@ -81,6 +81,10 @@ template <class V> INLINE V rounded(V x) {
 
 template <class V> INLINE V rint(V x) {  // half to even: adding 2**23 (2**52) leaves no bits for a fraction
     if constexpr (!is_float<V>) return x;
+#if defined(__SSE4_1__) || defined(__aarch64__)
+    else if constexpr (same<V, float>) return __builtin_rintf(x);
+    else if constexpr (same<V, double>) return __builtin_rint(x);
+#endif
 #if defined(__AVX2__) && !defined(__clang__)
     else if constexpr (same<V, vec<float, 8>>) return __builtin_ia32_roundps256(x, 8);
     else if constexpr (same<V, vec<double, 4>>) return __builtin_ia32_roundpd256(x, 8);
@@ -123,7 +127,8 @@ template <class V> INLINE V sqrt(V x) {
     else if constexpr (N == 1) return __builtin_sqrt(x);
 #if defined(__clang__) && __has_builtin(__builtin_elementwise_sqrt)
     else return __builtin_elementwise_sqrt(x);
-#elif defined(__x86_64__) && !defined(__clang__)
+#else
+#if defined(__x86_64__) && !defined(__clang__)
 #if defined(__AVX512F__)
     else if constexpr (sizeof(T) == 4 && N == 16) return __builtin_ia32_sqrtps512_mask(x, x, -1, 4);
     else if constexpr (sizeof(T) == 8 && N == 8) return __builtin_ia32_sqrtpd512_mask(x, x, -1, 4);
@@ -136,6 +141,7 @@ template <class V> INLINE V sqrt(V x) {
     else if constexpr (sizeof(T) == 8 && N == 2) return __builtin_ia32_sqrtpd(x);
 #endif
     else return lanewise([](T a) { return (T)(sizeof(T) == 4 ? __builtin_sqrtf(a) : __builtin_sqrt(a)); }, x);
+#endif
 }
 template <class V> INLINE V rsqrt(V x) { return splat<V>(1) / sqrt(x); }
 template <class V> INLINE V reciprocal(V x) { return splat<V>(1) / x; }

@@ -31,21 +31,31 @@ INLINE double fmod_one(double x, double y) {
     const double r = (double)m * two_to<double>(half) * two_to<double>(k - half);
     return x < 0 || (x == 0 && bitcast<int64_t>(x) < 0) ? -r : r;
 }
-INLINE double remainder_one(double x, double y) {
-    const double r = fmod_one(x, y);
-    if (r == 0) return copysign(0.0, y);
-    return (r < 0) != (y < 0) ? r + y : r;
+// Bits of a whole quotient whose product with the divisor is exact in double: a float's has at most 52 bits, a double's is part of an FMA.
+#if defined(__FMA__) || defined(__aarch64__)
+template <class T> constexpr int QUOTIENT_BITS = 28;
+#else
+template <class T> constexpr int QUOTIENT_BITS = same<T, float> ? 28 : 0;
+#endif
+// The same in vectors, where quotients have at most BITS bits. The difference is exact, too; it is negative where the quotient was rounded up.
+template <int BITS, class V> INLINE V fmod_near(V x, V y) {
+    const V a = abs(x), b = abs(y), r = fma((V)-rint(a / b), b, a);
+    const auto near = a < b * splat<V>((double)((int64_t)1 << BITS));
+    const V y_near = copysign(select(a < b, a, select(r < 0, r + b, r)), x);
+    if (__builtin_expect(every(near), 1)) return y_near;
+    return lanewise([](double s, double t) { return fmod_one(s, t); }, x, y);
 }
-template <class T> INLINE T floor_divide_one(T a, T b) {  // NumPy's: floor of the exact quotient
-    if (b == 0) return a / b;
-    const T r = (T)fmod_one(a, b);
-    if (r != r) return r;
-    T q = (a - r) / b;
-    if (r != 0 && ((b < 0) != (r < 0))) q -= 1;
-    if (q == 0) return copysign((T)0, a / b);
-    T whole = floor(q);
-    if (q - whole > (T)0.5) whole += 1;
-    return whole;
+template <class V> INLINE V fmod(V a, V b) {  // the sign of a
+    typedef elem<V> T;
+    if constexpr (is_float<V>) return by_double([](auto x, auto y) { return fmod_near<QUOTIENT_BITS<T>>(x, y); }, a, b);
+    else return lanewise([](T x, T y) { return y == 0 ? (T)0 : (T)(x - quotient_trunc(x, y) * y); }, a, b);
+}
+template <class V> INLINE V floor_divide(V a, V b) {  // NumPy's: floor of the exact quotient
+    const V r = fmod(a, b), fraction = (a - r) / b;
+    const V q = select((r != 0) & ((b < 0) != (r < 0)), fraction - splat<V>(1), fraction), low = floor(q);
+    const V whole = select(q - low > splat<V>((elem<V>)0.5), low + splat<V>(1), low);
+    const V y = select(q == 0, copysign(splat<V>(0), (V)(a / b)), whole);
+    return select(b == 0, a / b, select(r != r, r, y));
 }
 
 template <class V> INLINE V div_trunc(V a, V b) {
@@ -54,18 +64,15 @@ template <class V> INLINE V div_trunc(V a, V b) {
 }
 template <class V> INLINE V div_floor(V a, V b) {
     typedef elem<V> T;
-    if constexpr (is_float<V>) return lanewise([](T x, T y) { return floor_divide_one(x, y); }, a, b);
+    if constexpr (is_float<V>) return floor_divide(a, b);
     else return lanewise([](T x, T y) { return quotient_floor(x, y); }, a, b);
-}
-template <class V> INLINE V fmod(V a, V b) {  // the sign of a
-    typedef elem<V> T;
-    if constexpr (is_float<V>) return lanewise([](T x, T y) { return (T)fmod_one(x, y); }, a, b);
-    else return lanewise([](T x, T y) { return y == 0 ? (T)0 : (T)(x - quotient_trunc(x, y) * y); }, a, b);
 }
 template <class V> INLINE V remainder(V a, V b) {  // the sign of b
     typedef elem<V> T;
-    if constexpr (is_float<V>) return lanewise([](T x, T y) { return (T)remainder_one(x, y); }, a, b);
-    else return lanewise([](T x, T y) { return y == 0 ? (T)0 : (T)(x - quotient_floor(x, y) * y); }, a, b);
+    if constexpr (is_float<V>) {
+        const V r = fmod(a, b);
+        return select(r == 0, copysign(splat<V>(0), b), select((r < 0) != (b < 0), r + b, r));
+    } else return lanewise([](T x, T y) { return y == 0 ? (T)0 : (T)(x - quotient_floor(x, y) * y); }, a, b);
 }
 template <class T> INLINE T power_one(T x, T n) {  // of integers; a negative power is 0 unless x is 1 or -1
     if constexpr (is_signed<T>) if (n < 0) return x == 1 ? 1 : x == -1 ? (n & 1 ? -1 : 1) : 0;

@@ -186,6 +186,21 @@ static void gemm_pack(const S *b, int64_t k_stride, int64_t n_stride, int64_t k,
     }
 }
 
+// gemm_pack of columns that are contiguous along k, 16 rows at once, so that each cache line is read once. Returns the rows that it packed.
+template <int NR, class S>
+__attribute__((noinline)) static int64_t gemm_pack_columns(const S *b, int64_t n_stride, int64_t k, int64_t n, bool pairs, S *to) {
+    typedef typename bits_of_<S>::type Bits;
+    const Bits *from = (const Bits *)b;
+    int64_t i = 0;
+    for (; i + 16 <= k; i += 16)
+        for (int64_t j = 0; j < NR; ++j) {
+            Bits *column = (Bits *)to + i * NR + (pairs ? 2 * j : j);
+            GEMM_UNROLL for (int64_t x = 0; x < 16; ++x)
+                column[pairs ? x / 2 * 2 * NR + x % 2 : x * NR] = j < n ? from[i + x + j * n_stride] : Bits(0);
+        }
+    return i;
+}
+
 // Convert rows x k elements to the accumulator type, contiguous.
 template <class T, class S>
 static void gemm_widen(const S *a, int64_t row_stride, int64_t k_stride, int64_t rows, int64_t k, T *to) {
@@ -225,7 +240,10 @@ INLINE void gemm_block(const typename P::A *a, const typename P::B *b, int64_t r
         const bool last = at + k == P::k;
         const typename P::B *panel = b + at * NR;
         if constexpr (!P::packed) {
-            gemm_pack<typename P::B, NR>(b + at * P::b_k, P::b_k, P::b_n, k, columns, P::pairs, packed_b);
+            const typename P::B *from = b + at * P::b_k;
+            int64_t done = 0;
+            if constexpr (P::b_k == 1 && P::b_n != 1) done = gemm_pack_columns<NR>(from, P::b_n, k, columns, P::pairs, packed_b);
+            gemm_pack<typename P::B, NR>(from + done * P::b_k, P::b_k, P::b_n, k - done, columns, P::pairs, packed_b + done * NR);
             panel = packed_b;
         }
         if constexpr (widen) gemm_widen(a + at * P::a_k, P::a_row, P::a_k, rows, k, wide);

@@ -5,6 +5,7 @@
 //   row     [k] codes, and GroupScale[groups]. For weights of four bits, each eight codes are in the order 0 2 4 6 1 3 5 7.
 //   panel   of each group [group * BITS / 32 + N::WORDS][NV * L] words: codes (four bits: eight steps of k, the even ones in the low halves of the four
 //           bytes; eight bits: four steps, signed), then the group's numbers. Columns and steps beyond the matrix have zeros.
+//   N       the numbers of a group. SYMMETRIC: its codes have eight bits, from -127 to 127.
 
 namespace codes {
 
@@ -22,6 +23,7 @@ static_assert(sizeof(GroupScale) == 12, "SCALE_BYTES of kernels/cpu/matmul/group
 struct Numbers { F scale, low; };
 struct Bfloat16Pair {  // low bytes first, then high ones
     static constexpr int WORDS = 1;
+    static constexpr bool SYMMETRIC = false;
     static INLINE_MEMBER Numbers read(const uint8_t *at, int64_t) {
         const vec<uint32_t, L> w = bitcast<vec<uint32_t, L>>(load<L>((const int32_t *)at));
         return {bitcast<F>((w & 0xffu) << 16 | (w & 0xff0000u) << 8), bitcast<F>((w & 0xff00u) << 8 | (w & 0xff000000u))};
@@ -30,6 +32,7 @@ struct Bfloat16Pair {  // low bytes first, then high ones
 INLINE F half_word(I w, int shift) { return widen_f16<L>(raw<uint16_t>(w >> shift & 0xffff)); }
 struct Float16Pair {
     static constexpr int WORDS = 1;
+    static constexpr bool SYMMETRIC = false;
     static INLINE_MEMBER Numbers read(const uint8_t *at, int64_t) {
         const I w = load<L>((const int32_t *)at);
         return {half_word(w, 0), half_word(w, 16)};
@@ -37,6 +40,7 @@ struct Float16Pair {
 };
 struct Float16Product {
     static constexpr int WORDS = 1;
+    static constexpr bool SYMMETRIC = false;
     static INLINE_MEMBER Numbers read(const uint8_t *at, int64_t) {
         const I w = load<L>((const int32_t *)at);
         return {half_word(w, 0) * half_word(w, 16), F{}};
@@ -44,9 +48,14 @@ struct Float16Product {
 };
 struct Float32Pair {
     static constexpr int WORDS = 2;
+    static constexpr bool SYMMETRIC = false;
     static INLINE_MEMBER Numbers read(const uint8_t *at, int64_t pitch) {
         return {bitcast<F>(load<L>((const int32_t *)at)), bitcast<F>(load<L>((const int32_t *)(at + 4 * pitch)))};
     }
+};
+struct OfChannel {  // the scale of a column is a factor of its finished sum
+    static constexpr int WORDS = 0;
+    static constexpr bool SYMMETRIC = true;
 };
 
 // ── sum += four products of each lane: unsigned weights, signed rows ──
@@ -73,15 +82,51 @@ INLINE I pairs_of_words(I x, int32_t factors) {
     return x;
 #endif
 }
+INLINE I magnitudes_of_bytes(I w) {
+#if defined(__AVX2__)
+    I y;
+    __asm__("vpabsb %1, %0" : "=v"(y) : "v"(w));
+    return y;
+#else
+    I y;
+    __asm__("pabsb %1, %0" : "=x"(y) : "x"(w));
+    return y;
+#endif
+}
+INLINE I with_signs_of(I w, I a) {  // bytes of `a`, negated where w is negative
+#if defined(__AVX512BW__)
+    uint64_t negative;
+    __asm__("vpmovb2m %1, %0" : "=Yk"(negative) : "v"(w));
+    __asm__("vpsubb %1, %2, %0 %{%3%}" : "+v"(a) : "v"(a), "v"(I{}), "Yk"(negative));
+    return a;
+#elif defined(__AVX2__)
+    I y;
+    __asm__("vpsignb %2, %1, %0" : "=x"(y) : "x"(a), "x"(w));
+    return y;
+#else
+    __asm__("psignb %1, %0" : "+x"(a) : "x"(w));
+    return a;
+#endif
+}
 #endif
 
-// BITS: of the weights. Eight: their codes plus 128, except on ARM, which has products of signed bytes.
-template <int BITS> INLINE I madd(I sum, I w, I a) {
+// Weights of eight bits are their codes plus 128, for processors whose products need an unsigned side.
+template <class N> constexpr bool PLUS_128 =
+#if defined(__AVX512VNNI__)
+    true;
+#elif defined(__x86_64__)
+    !N::SYMMETRIC;  // two products of at most 127 * 127 fit int16
+#else
+    false;
+#endif
+
+template <class N, int BITS> INLINE I madd(I sum, I w, I a) {
 #if defined(__AVX512VNNI__)
     __asm__("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(w), "v"(a));
     return sum;
 #elif defined(__x86_64__)
     if constexpr (BITS == 4) return sum + pairs_of_words(pairs_of_bytes(w, a), 0x00010001);
+    if constexpr (N::SYMMETRIC) return sum + pairs_of_words(pairs_of_bytes(magnitudes_of_bytes(w), with_signs_of(w, a)), 0x00010001);
     // Two products of eight bits exceed int16.
     const I low = w & 0x0f0f0f0f, high = (w >> 4) & 0x0f0f0f0f;
     return sum + pairs_of_words(pairs_of_bytes(low, a), 0x00010001) + pairs_of_words(pairs_of_bytes(high, a), 0x00100010);
@@ -96,20 +141,13 @@ template <int BITS> INLINE I madd(I sum, I w, I a) {
     return sum;
 #endif
 }
-#if defined(__x86_64__)
-constexpr bool PLUS_128 = true;
-#else
-constexpr bool PLUS_128 = false;
-#endif
 
 // ── rows ──
 
 struct maximum_ { template <class V> INLINE_MEMBER V operator()(V a, V b) const { return maximum(a, b); } };
 INLINE vec<int8_t, L> bytes(I q) {
-#if defined(__AVX512F__)
-    if constexpr (L == 16) return bitcast<vec<int8_t, L>>(__builtin_ia32_pmovdb512_mask((v16si)q, v16qi{}, (unsigned short)-1));
-#endif
-    return raw<int8_t>(raw<int16_t>(q));
+    if constexpr (L == 16) return raw<int8_t>(q);
+    else return raw<int8_t>(raw<int16_t>(q));
 }
 
 // One row of floats, k a multiple of the group. The scale is the largest magnitude over 127; a group with an infinity or NaN gets NaN, and one
@@ -153,7 +191,7 @@ __attribute__((noinline)) static void tile(const int8_t *RESTRICT rows, int64_t 
         I sum[R][NV];
         GEMM_UNROLL for (int r = 0; r < R; ++r)
             GEMM_UNROLL for (int v = 0; v < NV; ++v)
-                sum[r][v] = splat<I>(BITS == 8 && PLUS_128 ? scales[r * scale_pitch].offset : 0);
+                sum[r][v] = splat<I>(BITS == 8 && PLUS_128<N> ? scales[r * scale_pitch].offset : 0);
         for (int64_t i = 0; i < group; i += 32 / BITS, rows += 32 / BITS, panel += 4 * pitch) {
             I w[NV];
             GEMM_UNROLL for (int v = 0; v < NV; ++v) {
@@ -166,17 +204,21 @@ __attribute__((noinline)) static void tile(const int8_t *RESTRICT rows, int64_t 
                     __builtin_memcpy(&word, rows + r * row_pitch + 4 * half, 4);
                     const I a = splat<I>(word);
                     GEMM_UNROLL for (int v = 0; v < NV; ++v) {
-                        const I code = BITS == 4 ? w[v] >> 4 * half & 0x0f0f0f0f : PLUS_128 ? w[v] ^ (int32_t)0x80808080 : w[v];
-                        sum[r][v] = madd<BITS>(sum[r][v], code, a);
+                        const I code = BITS == 4 ? w[v] >> 4 * half & 0x0f0f0f0f : PLUS_128<N> ? w[v] ^ (int32_t)0x80808080 : w[v];
+                        sum[r][v] = madd<N, BITS>(sum[r][v], code, a);
                     }
                 }
         }
         GEMM_UNROLL for (int v = 0; v < NV; ++v) {
-            const Numbers numbers = N::read(panel + v * VECTOR_BYTES, pitch);
-            GEMM_UNROLL for (int r = 0; r < R; ++r) {
-                const GroupScale s = scales[r * scale_pitch];
-                all[r][v] += raw<float>(sum[r][v]) * (numbers.scale * splat<F>(s.scale));
-                all[r][v] += numbers.low * splat<F>(s.sum);
+            if constexpr (N::WORDS == 0) {
+                GEMM_UNROLL for (int r = 0; r < R; ++r) all[r][v] += raw<float>(sum[r][v]) * splat<F>(scales[r * scale_pitch].scale);
+            } else {
+                const Numbers numbers = N::read(panel + v * VECTOR_BYTES, pitch);
+                GEMM_UNROLL for (int r = 0; r < R; ++r) {
+                    const GroupScale s = scales[r * scale_pitch];
+                    all[r][v] += raw<float>(sum[r][v]) * (numbers.scale * splat<F>(s.scale));
+                    all[r][v] += numbers.low * splat<F>(s.sum);
+                }
             }
         }
         panel += 4 * N::WORDS * pitch;

@@ -58,6 +58,80 @@ static inline void fill_run(T *to, T value, int64_t n) {
   for (; i < n; ++i) to[i] = value;
 }
 
+// Vectors of elements in reverse (STEP -1), of every other element (2) or of elements that are repeated. J is 0, 1 ... lanes - 1.
+template <int... J> struct Lanes {
+  static constexpr int L = sizeof...(J);
+  template <int64_t STEP, class T>
+  static INLINE_MEMBER void copy(T *to, const T *from) {
+    vec<T, L> a, b;
+    if constexpr (STEP == -1) {
+      __builtin_memcpy(&a, from - (L - 1), sizeof a);
+      a = __builtin_shufflevector(a, a, (L - 1 - J)...);
+    } else {
+      __builtin_memcpy(&a, from, sizeof a);
+      __builtin_memcpy(&b, from + L - 1, sizeof b);  // not from + L, which would reach beyond the last element that is copied
+      a = __builtin_shufflevector(a, b, (2 * J + (2 * J >= L))...);
+    }
+    __builtin_memcpy(to, &a, sizeof a);
+  }
+  template <int TIMES, int PART = 0, class T>
+  static INLINE_MEMBER void repeat(T *to, vec<T, L> a) {
+    const vec<T, L> part = __builtin_shufflevector(a, a, ((PART * L + J) / TIMES)...);
+    __builtin_memcpy(to + PART * L, &part, sizeof part);
+    if constexpr (PART + 1 < TIMES) repeat<TIMES, PART + 1>(to, a);
+  }
+};
+template <int N, int... J> struct LanesOf : LanesOf<N - 1, N - 1, J...> {};
+template <int... J> struct LanesOf<0, J...> { typedef Lanes<J...> type; };
+
+// The last vector may overlap the one before it.
+template <int BYTES, int64_t STEP, class T>
+INLINE void copy_shuffled(T *to, const T *from, int64_t n) {
+  constexpr int L = BYTES / sizeof(T);
+  typedef typename LanesOf<L>::type Vectors;
+  if (n >= L) {
+    for (int64_t i = 0; i + L <= n; i += L) Vectors::template copy<STEP>(to + i, from + i * STEP);
+    if (n % L) Vectors::template copy<STEP>(to + n - L, from + (n - L) * STEP);
+  } else if constexpr (BYTES > 16) {
+    copy_shuffled<BYTES / 2, STEP>(to, from, n);
+  } else {
+    for (int64_t i = 0; i < n; ++i) to[i] = from[i * STEP];
+  }
+}
+
+// to[i * TO] = from[i * FROM].
+template <int64_t TO, int64_t FROM, class T>
+static inline void copy_steps(T *to, const T *from, int64_t n) {
+  typedef typename bits_<sizeof(T)>::u U;
+  if constexpr (TO == 1 && FROM == 1) copy_run(to, from, n);
+  else if constexpr (TO == 1 && (FROM == -1 || FROM == 2)) copy_shuffled<VECTOR_BYTES, FROM>((U *)to, (const U *)from, n);
+  else
+    for (int64_t i = 0; i < n; ++i) to[i * TO] = from[i * FROM];
+}
+
+// to[i] = from[i / TIMES] for n elements of `from`.
+template <int TIMES, class T>
+static inline void repeat_run(T *to, const T *from, int64_t n) {
+  constexpr int L = VECTOR_BYTES / sizeof(T);
+  typedef typename bits_<sizeof(T)>::u U;
+  int64_t i = 0;
+  for (; i + L <= n; i += L) {
+    vec<U, L> a;
+    __builtin_memcpy(&a, from + i, sizeof a);
+    LanesOf<L>::type::template repeat<TIMES>((U *)to + i * TIMES, a);
+  }
+  for (; i < n; ++i)
+    for (int t = 0; t < TIMES; ++t) to[i * TIMES + t] = from[i];
+}
+
+template <int64_t TO, class T>
+static inline void zero_steps(T *to, int64_t n) {
+  typedef typename bits_<sizeof(T)>::u U;
+  if constexpr (TO == 1) fill_run((U *)to, (U)0, n);
+  else
+    for (int64_t i = 0; i < n; ++i) *(U *)(to + i * TO) = 0;
+}
+
 // Eight rows of eight as eight columns: three times, rows i and i + 4 are shuffled into each other.
 template <class V>
 INLINE void turn8(V (&r)[8]) {

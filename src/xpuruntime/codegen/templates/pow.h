@@ -12,9 +12,10 @@ template <class V, class M> INLINE V power_size(V a, V y, M whole) {
     }
     const V powered = select(y < 0, splat<V>(1) / product, product);
     const auto fits = whole & (abs(y) <= splat<V>(64)) & (product > 0) & (product < splat<V>(__builtin_inf()));
-    return select(fits, powered, exp((V)(y * log(a))));
+    return every(fits) ? powered : select(fits, powered, exp((V)(y * log(a))));
 }
 template <class V> INLINE V pow_double(V x, V y) {
+    if (every((x > 0) & (x < splat<V>(__builtin_inf())) & (y != rint(y)))) return exp((V)(y * log(x)));  // no special case
     const V a = abs(x), half = y * splat<V>(0.5);
     const auto whole = y == rint(y), odd = whole & (half != rint(half));
     const V size = power_size(a, y, whole);

@@ -279,13 +279,18 @@ template <int N, class S> INLINE vec<typename bits_of_<S>::type, N> encode(loade
 
 template <class B, int N> struct row { B at[N]; };
 
-// The first n of N elements of B, zeros behind them; and back. With AVX-512 by masks, else one by one.
+// The first n of N elements of B, zeros behind them; and back. With AVX-512 by masks, with AVX2 loads of words by masks, else one by one:
+// then the load of the vector waits for the stores of its elements.
+#if defined(__AVX2__) && !defined(__clang__)
+typedef int v4si __attribute__((vector_size(16)));
+typedef int v8si __attribute__((vector_size(32)));
+typedef long long v4di __attribute__((vector_size(32)));
+#endif
 #if defined(__AVX512BW__) && defined(__AVX512VL__) && !defined(__clang__)
 #define MASKED
 typedef short v8hi __attribute__((vector_size(16)));
 typedef short v16hi __attribute__((vector_size(32)));
 typedef short v32hi __attribute__((vector_size(64)));
-typedef int v8si __attribute__((vector_size(32)));
 typedef long long v8di __attribute__((vector_size(64)));
 #endif
 template <int N, class B> INLINE vec<B, N> load_first(const B *p, int64_t n) {
@@ -296,9 +301,17 @@ template <int N, class B> INLINE vec<B, N> load_first(const B *p, int64_t n) {
     else if constexpr (size == 208) return bitcast<vec<B, N>>(__builtin_ia32_loaddquhi128_mask((const short *)p, v8hi{}, first));
     else if constexpr (size == 216) return bitcast<vec<B, N>>(__builtin_ia32_loaddquhi256_mask((const short *)p, v16hi{}, first));
     else if constexpr (size == 232) return bitcast<vec<B, N>>(__builtin_ia32_loaddquhi512_mask((const short *)p, v32hi{}, first));
+    else if constexpr (size == 404) return bitcast<vec<B, N>>(__builtin_ia32_loaddqusi128_mask((const int *)p, v4si{}, first));
     else if constexpr (size == 408) return bitcast<vec<B, N>>(__builtin_ia32_loaddqusi256_mask((const int *)p, v8si{}, first));
     else if constexpr (size == 416) return bitcast<vec<B, N>>(__builtin_ia32_loaddqusi512_mask((const int *)p, v16si{}, first));
+    else if constexpr (size == 804) return bitcast<vec<B, N>>(__builtin_ia32_loaddqudi256_mask((const long long *)p, v4di{}, first));
     else if constexpr (size == 808) return bitcast<vec<B, N>>(__builtin_ia32_loaddqudi512_mask((const long long *)p, v8di{}, first));
+    else
+#elif defined(__AVX2__) && !defined(__clang__)
+    constexpr int size = sizeof(B) * 100 + N;
+    if constexpr (size == 404) return bitcast<vec<B, N>>(__builtin_ia32_maskloadd((const v4si *)p, v4si{0, 1, 2, 3} < (int)n));
+    else if constexpr (size == 408) return bitcast<vec<B, N>>(__builtin_ia32_maskloadd256((const v8si *)p, v8si{0, 1, 2, 3, 4, 5, 6, 7} < (int)n));
+    else if constexpr (size == 804) return bitcast<vec<B, N>>(__builtin_ia32_maskloadq256((const v4di *)p, v4di{0, 1, 2, 3} < (long long)n));
     else
 #endif
     {
@@ -315,8 +328,10 @@ template <int N, class B> INLINE void store_first(B *p, vec<B, N> v, int64_t n) 
     else if constexpr (size == 208) __builtin_ia32_storedquhi128_mask((short *)p, bitcast<v8hi>(v), first);
     else if constexpr (size == 216) __builtin_ia32_storedquhi256_mask((short *)p, bitcast<v16hi>(v), first);
     else if constexpr (size == 232) __builtin_ia32_storedquhi512_mask((short *)p, bitcast<v32hi>(v), first);
+    else if constexpr (size == 404) __builtin_ia32_storedqusi128_mask((int *)p, bitcast<v4si>(v), first);
     else if constexpr (size == 408) __builtin_ia32_storedqusi256_mask((int *)p, bitcast<v8si>(v), first);
     else if constexpr (size == 416) __builtin_ia32_storedqusi512_mask((int *)p, bitcast<v16si>(v), first);
+    else if constexpr (size == 804) __builtin_ia32_storedqudi256_mask((long long *)p, bitcast<v4di>(v), first);
     else if constexpr (size == 808) __builtin_ia32_storedqudi512_mask((long long *)p, bitcast<v8di>(v), first);
     else
 #endif
@@ -345,9 +360,29 @@ template <int N, class S> INLINE void store(S *p, loaded<S, N> v, int64_t n) {
     typedef typename bits_of_<S>::type B;
     store_first<N>((B *)p, encode<N>(v, (const S *)p), n);
 }
+#if defined(__SSSE3__) && !defined(__clang__)
+// Every third byte of 22 or 46, such as one channel of 8 or 16 pixels.
+template <int N> INLINE vec<char, N> third_bytes(const char *p) {
+    typedef vec<char, 16> V;
+    constexpr char o = -1;  // leaves a zero
+    V a, b, c;
+    __builtin_memcpy(&a, p, 16), __builtin_memcpy(&b, p + (N == 8 ? 6 : 15), 16), __builtin_memcpy(&c, p + (N == 8 ? 6 : 30), 16);
+    a = __builtin_ia32_pshufb128(a, V{0, 3, 6, 9, 12, 15, o, o, o, o, o, o, o, o, o, o});
+    if constexpr (N == 8) {
+        a |= __builtin_ia32_pshufb128(b, V{o, o, o, o, o, o, 12, 15, o, o, o, o, o, o, o, o});
+        return bitcast<halves<V>>(a).low;
+    } else
+        return a | __builtin_ia32_pshufb128(b, V{o, o, o, o, o, o, 3, 6, 9, 12, 15, o, o, o, o, o}) |
+               __builtin_ia32_pshufb128(c, V{o, o, o, o, o, o, o, o, o, o, o, 3, 6, 9, 12, 15});
+}
+#endif
 // Elements that are stride apart.
 template <int N, class S> INLINE loaded<S, N> gather(const S *p, int64_t stride, int64_t n = N) {
     typedef typename bits_of_<S>::type B;
+#if defined(__SSSE3__) && !defined(__clang__)
+    if constexpr ((N == 8 || N == 16) && sizeof(B) == 1)
+        if (stride == 3 && n == N) return decode<N>(bitcast<vec<B, N>>(third_bytes<N>((const char *)p)), p);
+#endif
     row<B, N> r = {};
     for (int64_t i = 0; i < n; ++i) r.at[i] = ((const B *)p)[i * stride];
     return decode<N>(bitcast<vec<B, N>>(r), p);
@@ -359,6 +394,24 @@ template <int N, class S> INLINE void scatter(S *p, int64_t stride, loaded<S, N>
     __builtin_memcpy(&r, &whole, sizeof whole);
     for (int64_t i = 0; i < n; ++i) ((B *)p)[i * stride] = r.at[i];
 }
+// Elements at offsets.
+template <int N, class S, class I> INLINE loaded<S, N> gather_at(const S *p, I at) {
+    typedef typename bits_of_<S>::type B;
+    if constexpr (N == 1) return load<1>(p + at);
+#if defined(__AVX512F__) && !defined(__clang__)
+    else if constexpr (N == 16 && same<S, float> && same<I, vec<int32_t, 16>>)
+        return __builtin_ia32_gathersiv16sf(vec<float, 16>{}, p, at, -1, 4);
+#endif
+#if defined(__AVX2__) && !defined(__clang__)
+    else if constexpr (N == 8 && same<S, float> && same<I, vec<int32_t, 8>>)
+        return __builtin_ia32_gathersiv8sf(vec<float, 8>{}, p, at, bitcast<vec<float, 8>>(at == at), 4);
+#endif
+    else {
+        vec<B, N> r;
+        for (int i = 0; i < N; ++i) r[i] = ((const B *)p)[at[i]];
+        return decode<N>(r, p);
+    }
+}
 // One element in every lane.
 template <int N, class S> INLINE loaded<S, N> broadcast(const S *p) {
     if constexpr (N == 1) return load<1>(p);
@@ -367,22 +420,27 @@ template <int N, class S> INLINE loaded<S, N> broadcast(const S *p) {
 }
 template <int N, class T> INLINE vec<T, N> number(T x) { return splat<vec<T, N>>(x); }
 
-// Whether every lane of a comparison of 32-bit values is true.
+// Whether every lane of a comparison of 32-bit or 64-bit values is true.
 template <class M> INLINE bool every(M m) {
 #if defined(__x86_64__) && !defined(__clang__)
     typedef float v4sf __attribute__((vector_size(16)));
     typedef float v8sf __attribute__((vector_size(32)));
-    if constexpr (sizeof(M) == 16) return __builtin_ia32_movmskps(bitcast<v4sf>(m)) == 0xf;
+#endif
+    if constexpr (lanes<M> == 1) return m;
+#if defined(__x86_64__) && !defined(__clang__)
+    else if constexpr (sizeof(M) == 16) return __builtin_ia32_movmskps(bitcast<v4sf>(m)) == 0xf;
 #if defined(__AVX__)
-    if constexpr (sizeof(M) == 32) return __builtin_ia32_movmskps256(bitcast<v8sf>(m)) == 0xff;
+    else if constexpr (sizeof(M) == 32) return __builtin_ia32_movmskps256(bitcast<v8sf>(m)) == 0xff;
 #endif
 #if defined(__AVX512DQ__)
-    if constexpr (sizeof(M) == 64) return __builtin_ia32_cvtd2mask512(bitcast<v16si>(m)) == 0xffff;
+    else if constexpr (sizeof(M) == 64) return __builtin_ia32_cvtd2mask512(bitcast<v16si>(m)) == 0xffff;
 #endif
 #endif
-    bool all = true;
-    for (int i = 0; i < lanes<M>; ++i) all &= m[i] != 0;
-    return all;
+    else {
+        bool all = true;
+        for (int i = 0; i < lanes<M>; ++i) all &= m[i] != 0;
+        return all;
+    }
 }
 
 // ── conversions, as the IR's cast means them ──

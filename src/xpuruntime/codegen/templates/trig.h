@@ -45,6 +45,7 @@ template <class V> INLINE rem_pio2_result<V> rem_pio2(V x) {
     r = fma(q, splat<V>(-2.0222662487959506e-21), r);
     const auto near = abs(x) < splat<V>(0x1p20);
     like<V, int64_t> k = raw<int64_t>(select(near, q, splat<V>(0)));
+    if (__builtin_expect(every(near), 1)) return {r, k};
     for (int i = 0; i < lanes<V>; ++i) {
         double one, size;
         if constexpr (lanes<V> == 1) one = x; else one = x[i];

@@ -27,7 +27,7 @@ from .nodes import (
     version,
 )
 from .opaque import captured, encode
-from .ops import DOMAINS, TABLE, OnnxLoweringContext
+from .ops import AT_RUN_TIME, DOMAINS, TABLE, OnnxLoweringContext, OpLowering, Results
 from .ops.earlier import CURRENT_OPSET, EARLIER
 from .proto import sub_graphs
 from .scope import Scope
@@ -137,9 +137,23 @@ class OnnxLowering:
             context = EARLIER[op](context)
         if not domain and self._folded(op, context.inputs, context.attrs, node, scope):
             return
-        results = lower(context)
+        results = self._results(lower, None if domain else AT_RUN_TIME.get(op), context)
         values: list[str | None] = [results] if isinstance(results, str) else list(results)
         self._bind_outputs(node, scope, values, mark[0])
+
+    def _results(
+        self, lower: OpLowering, at_run_time: OpLowering | None, context: OnnxLoweringContext
+    ) -> Results:
+        """Return the results of a lowering, or of another one if an operand had to be known. Bodies have no sizes that only a run knows."""
+        mark = self.values.mark()
+        try:
+            return lower(context)
+        except NotLowered as no:
+            if not no.value or at_run_time is None or self.values.b.outer is not None:
+                raise
+            self.values.deciding |= self.values.roots(no.value)
+        self.values.undo(mark)
+        return at_run_time(context)
 
     def _bind_outputs(self, node: Any, scope: Scope, results: list[str | None], start: int) -> None:
         """Rename results to the names that the model has for them."""

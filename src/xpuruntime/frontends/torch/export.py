@@ -74,7 +74,7 @@ _REASONS = (
     (
         "Pending unbacked symbols",
         "has a size that depends on the content of a tensor and that no result has",
-        "If an index has a mask and other indices, write the mask as indices: x[mask.nonzero()[:, 0], i].",
+        "If an index has a mask and other indices or masks, write each mask as indices: x[mask.nonzero()[:, 0], i].",
     ),
     (
         "Constraints violated",

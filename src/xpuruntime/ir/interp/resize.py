@@ -76,29 +76,47 @@ def _keys(distance: Array, a: float) -> Array:
     return np.where(d <= 1, near, np.where(d < 2, far, np.where(np.isnan(d), d, 0.0)))
 
 
-def _weights(
+_KERNELS: dict[str, Callable[[float], tuple[Callable[[Array], Array], int]]] = {
+    "linear": lambda a: (_triangle, 1),
+    "cubic": lambda a: (lambda d: _keys(d, a), 2),
+}
+"""Kernels of interpolations, by cubic_a, and how far they reach."""
+
+
+def _taps(
     coordinates: Array,
     size: int,
     kernel: Callable[[Array], Array],
     reach: int,
     shrink: float,
     exclude_outside: bool,
-) -> Array:
-    """Return [out, size], the weight of each input index for each output index. Weights outside go to the border or are dropped.
+) -> tuple[Array, Array]:
+    """Return [out, taps], the input indices that each output index reads, and their weights. Taps outside read the border or weigh nothing.
 
     shrink: a scale below 1 widens the kernel by it (antialiasing).
     """
     span = int(np.ceil(reach / shrink))
-    steps = np.floor(coordinates)[:, None] + np.arange(-span, span + 2)
+    steps = np.floor(coordinates)[:, None] + np.arange(1 - span, span + 1)
     share = kernel((steps - coordinates[:, None]) * shrink)
     if exclude_outside:
         share = np.where((steps >= 0) & (steps < size), share, 0.0)
     if exclude_outside or shrink < 1:
         share = share / share.sum(axis=1, keepdims=True)
-    matrix = np.zeros((coordinates.size, size))
-    rows = np.broadcast_to(np.arange(coordinates.size)[:, None], steps.shape)
-    np.add.at(matrix, (rows, np.clip(steps, 0, size - 1).astype(np.int64)), share)
+    return np.clip(steps, 0, size - 1).astype(np.int64), share
+
+
+def _weights(size: int, index: Array, share: Array) -> Array:
+    """Return [out, size], the weight of each input index for each output index."""
+    matrix = np.zeros((len(index), size))
+    np.add.at(matrix, (np.arange(len(index))[:, None], index), share)
     return matrix
+
+
+def _blended(x: Array, axis: int, index: Array, share: Array) -> Array:
+    """Return the sums of the taps along an axis. An element that no tap reads has no effect, not even NaN."""
+    shape = [-1 if i == axis else 1 for i in range(x.ndim)]
+    taps = zip(index.T, share.T, strict=True)
+    return np.asarray(sum(np.take(x, at, axis=axis) * weight.reshape(shape) for at, weight in taps))
 
 
 def resize(
@@ -115,7 +133,7 @@ def resize(
     extrapolation_value: float,
     antialias: bool,
 ) -> Array:
-    """Compute ONNX's Resize; every dim is resized by a weight matrix, or (nearest) by indices."""
+    """Compute ONNX's Resize; every dim is resized by weighted taps, or (nearest) by indices."""
     y, outside = x, np.zeros(tuple(size), bool)
     crop = coordinates == "tf_crop_and_resize"
     for axis, (old, out) in enumerate(zip(x.shape, size, strict=True)):
@@ -134,11 +152,9 @@ def resize(
             y = np.take(y, nearest_index, axis=axis)
             continue
         shrink = min(scale, 1.0) if antialias else 1.0
-        if mode == "cubic":
-            matrix = _weights(positions, old, lambda d: _keys(d, cubic_a), 2, shrink, exclude_outside)
-        else:
-            matrix = _weights(positions, old, _triangle, 1, shrink, exclude_outside)
-        y = np.moveaxis(np.tensordot(matrix, y, axes=(1, axis)), 0, axis)
+        kernel, reach = _KERNELS[mode](cubic_a)
+        taps = _taps(positions, old, kernel, reach, shrink, exclude_outside)
+        y = _blended(y, axis, *taps)
     y = np.where(outside, extrapolation_value, y) if crop else y
     return y if x.dtype.kind == "f" or y.dtype == x.dtype else _rounded(y, x.dtype)
 

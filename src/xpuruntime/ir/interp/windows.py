@@ -49,7 +49,7 @@ class Windows:
 
     def padded(self, x: Array, fill: Any) -> Array:
         """Pad x with ``fill`` (negative padding crops), also beyond the padding as far as windows reach."""
-        return pad(x, self.begins, [e + b for e, b in zip(self.ends, self.beyond, strict=True)], fill)
+        return pad(pad(x, self.begins, self.ends, fill), [0] * self.n, self.beyond, fill)
 
     def taps(self) -> Iterator[tuple[tuple[int, ...], tuple[slice, ...]]]:
         """Return each place in the kernel, and the slices of the padded operand that it reads in all windows."""
@@ -73,9 +73,8 @@ class Windows:
 
     def crop(self, padded: Array) -> Array:
         """Return the inverse of ``padded``: the part that is the operand."""
-        begins = [-b for b in self.begins]
-        ends = [-(e + b) for e, b in zip(self.ends, self.beyond, strict=True)]
-        return pad(padded, begins, ends, 0)
+        inside = pad(padded, [0] * self.n, [-b for b in self.beyond], 0)
+        return pad(inside, [-b for b in self.begins], [-e for e in self.ends], 0)
 
 
 def taps(

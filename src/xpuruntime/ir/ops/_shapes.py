@@ -126,7 +126,9 @@ def spatial(call: OpCall, names: Sequence[str], n: int) -> None:
 def window(
     size: DimLike, kernel: int, stride: int, before: int, after: int, dilation: int, ceil_mode: bool = False
 ) -> DimLike:
-    """Return the number of windows along a dim. With ceil_mode, a window must start inside the input or the left padding."""
+    """Return the number of windows along a dim. With ceil_mode, a window must start inside the input, without what negative padding crops, or
+    the padding before it.
+    """
     span = dilation * (kernel - 1) + 1
     free = size + (before + after - span)
     if isinstance(free, int) and free < 0 and not (ceil_mode and free + stride > 0):
@@ -135,11 +137,15 @@ def window(
         )
     if not ceil_mode:
         return free // stride + 1
-    if isinstance(free, Dim) and after + stride > span:
+    if isinstance(free, Dim) and max(after, 0) + stride > span:
         raise Mismatch(
             "ceil_mode needs a known size here", str(size), "Use ceil_mode false, or fix the size."
         )
     count = ceil_div(free, stride) + 1
-    if isinstance(count, int) and isinstance(size, int) and (count - 1) * stride >= size + before:
+    if (
+        isinstance(count, int)
+        and isinstance(size, int)
+        and (count - 1) * stride >= size + before + min(after, 0)
+    ):
         count -= 1
     return count

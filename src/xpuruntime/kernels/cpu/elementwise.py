@@ -2,6 +2,8 @@
 
 The loops follow the memory order of the first result. Dims that are contiguous in every operand are merged, and the innermost one is a loop
 of vectors. Values that are constant along it are computed once per row. Pointwise kernels are bandwidth-bound.
+If the innermost dim is shorter than a vector, such as the channels of an image, and an operand is not contiguous along it, vectors run along
+the dim before it. All of the short dim is computed for a vector before the next one, so that cache lines are written once.
 
 A function of one 8-bit operand with an 8-bit result, such as silu between codes, is computed for the 256 codes and then looked up.
 """
@@ -43,13 +45,17 @@ def declared(names: Sequence[tuple[str, DType]], outputs: int) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Loops:
-    """The plan of a call, its loop nest, and the split into tasks."""
+    """The plan of a call, its loop nest, and the split into tasks.
+
+    short: the innermost dim, which ``nest`` lacks, if vectors run along the one before it.
+    """
 
     call: NodeCall
     plan: LoopPlan
     nest: Nest
     tasks: TaskSplit
     lanes: int
+    short: Nest | None = None
 
 
 def lower_pointwise(
@@ -60,9 +66,21 @@ def lower_pointwise(
     order = sorted(range(len(plan.space)), key=lambda d: -outputs[0][d])
     loops = nest(plan.space, strides, order)
     lanes = lanes_for(target, [*(i.dtype for i in plan.inputs), *(o.dtype for o in plan.operations)])
-    tasks = cut(loops, target.config.max_threadgroup_1d, lanes)
-    stage = _stage(_Loops(call, plan, loops, tasks, lanes))
+    loops, short = _without_short(loops, lanes)
+    tasks = cut(loops, target.config.max_threadgroup_1d // (short.inner if short else 1), lanes)
+    stage = _stage(_Loops(call, plan, loops, tasks, lanes, short))
     return LoweredCall((stage,), in_place=in_place_of(call, plan, outputs), accumulates="")
+
+
+def _without_short(loops: Nest, lanes: int) -> tuple[Nest, Nest | None]:
+    """Return the nest without its innermost dim and that dim, if it is shorter than a vector, the one before it is not, and an operand is not
+    contiguous along it; else the nest and None.
+    """
+    contiguous = all(s[-1] in (0, 1) for s in loops.strides.values())
+    if contiguous or len(loops.extents) < 2 or loops.inner >= lanes or loops.extents[-2] < lanes:
+        return loops, None
+    outer = Nest(loops.extents[:-1], {name: s[:-1] for name, s in loops.strides.items()})
+    return outer, Nest(loops.extents[-1:], {name: s[-1:] for name, s in loops.strides.items()})
 
 
 def _moving(loops: _Loops) -> set[str]:
@@ -129,7 +147,11 @@ def _stage(loops: _Loops) -> Stage:
     for name in (*(i.name for i in plan.inputs), *(f"y{i}" for i in range(len(call.outputs)))):
         base = name if name.startswith("y") else f"x{next(i.operand for i in plan.inputs if i.name == name)}"
         where = offset_text(space.extents[:-1], space.strides[name][:-1])
-        rows.append(f"const auto {name}_row = {base}{'' if where == '0' else f' + {where}'};")
+        rows.append(
+            f"const auto {name}_row{'s' if loops.short else ''} = {base}{'' if where == '0' else f' + {where}'};"
+        )
+    if loops.short is not None:
+        outside, inside = [], _over_short(loops.short, [*outside, *inside])
     write = _table_text if _is_table(loops, parts) else _text
     source = write(loops, declared(arguments, len(call.outputs)), rows, outside, inside)
     if write is _table_text:
@@ -148,6 +170,20 @@ def _stage(loops: _Loops) -> Stage:
         flops=work * space.elements,
         bytes=size,
     )
+
+
+def _over_short(short: Nest, lines: list[str]) -> list[str]:
+    """Return the loop over the short dim around lines that read ``<value>_row``."""
+    places = [
+        f"const auto {n}_row = {n}_rows{f' + c * {s}' if (s := by[0]) else ''};"
+        for n, by in short.strides.items()
+    ]
+    return [
+        f"#pragma GCC unroll {short.inner}",
+        f"for (int64_t c = 0; c < {short.inner}; ++c) {{",
+        *indented([*places, *lines]),
+        "}",
+    ]
 
 
 def _text(loops: _Loops, head: list[str], rows: list[str], outside: list[str], inside: list[str]) -> str:

@@ -33,7 +33,8 @@ class Crossovers:
     cudnn_attention_heads:  head sizes at which cuDNN's attention was compared with ``flash_v2`` (``attention_sizes.py``).
     cudnn_attention_tiles:  it leads for at least so many tiles of 128 queries, or
     cudnn_attention_queries: without a causal mask, for at least so many queries.
-    gemv_mma_min_bytes:     one row of 16 bits is multiplied on tensor cores instead of by FMAs for weights of at least so many bytes, and
+    gemv_mma_min_bytes:     one row of 16 bits is multiplied on tensor cores instead of by FMAs for weights of at least so many bytes (smaller ones
+                            would keep the next launch, whose weight fills an SM's shared memory, from starting early), and
     gemv_mma_min_k:         at least so many inputs, and
     gemv_mma_min_fill:      tiles of columns for at least so many percent of the SMs (``decoder_sizes.py``).
     quantized_max_rows:     maximum rows for which a quantized weight is multiplied directly: instead of cuBLASLt, and instead of our GEMM, over the
@@ -74,7 +75,7 @@ CROSSOVERS: Mapping[str, Crossovers] = {
         cudnn_attention_heads=(64, 128),
         cudnn_attention_tiles=512,
         cudnn_attention_queries=512,
-        gemv_mma_min_bytes=4 << 20,
+        gemv_mma_min_bytes=13 << 20,
         gemv_mma_min_k=1024,
         gemv_mma_min_fill=70,
         quantized_max_rows=(64, 1024),

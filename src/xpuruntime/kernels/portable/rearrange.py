@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from ...codegen.loops.boxes import Box
 from ...codegen.loops.points import address, storage, unravel
 from ...ir.interp.windows import Windows
 from ...types import DType
@@ -19,15 +20,23 @@ def _names(n: int) -> list[str]:
 
 
 def _triangle(call: NodeCall) -> TaskText:
+    """Return the text of one row per task: a run that is copied, and a run of zeros before or after it."""
     x, y, n = whole(call, 0), result(call), call.outputs[0].rank
-    at, k = _names(n), call.attrs["diagonal"]
-    keep = f"i{n - 1} - i{n - 2} {'<=' if call.op == 'tril' else '>='} {k}"
+    rows, columns = y.shape[-2:]
+    diagonal = max(-rows, min(call.attrs["diagonal"], columns))
+    lower = call.op == "tril"
+    x_row, y_row = (address(box, [*_names(n - 1), "0"]) for box in (x, y))
+    x_step, y_step = x.strides[-1], y.strides[-1]
+    low, high = ("0", "edge") if lower else ("edge", str(columns))
+    zero, last = ("edge", str(columns)) if lower else ("0", "edge")
     body = [
         *unravel(y.shape[:-1]),
-        f"for (int64_t i{n - 1} = 0; i{n - 1} < {y.shape[-1]}; ++i{n - 1})",
-        f"  *({address(y, at)}) = {keep} ? *({address(x, at)}) : {_zero(call)};",
+        f"const int64_t wanted = i{n - 2} + {diagonal + lower};",
+        f"const int64_t edge = wanted < 0 ? 0 : wanted < {columns} ? wanted : {columns};",
+        f"copy_steps<{y_step}, {x_step}>({y_row} + {low} * {y_step}, {x_row} + {low} * {x_step}, {high} - {low});",
+        f"zero_steps<{y_step}>({y_row} + {zero} * {y_step}, {last} - {zero});",
     ]
-    return TaskText(body, math.prod(y.shape[:-1]), per=y.shape[-1])
+    return TaskText(body, math.prod(y.shape[:-1]), per=columns)
 
 
 def _triangle_element(call: NodeCall) -> TaskText:
@@ -128,23 +137,61 @@ def _windows(call: NodeCall) -> Windows:
 
 
 def _im2col(call: NodeCall) -> TaskText:
-    w, x, y = _windows(call), whole(call, 0), result(call)
-    n, count = w.n, math.prod(w.size)
-    shape = (*y.shape[:-2], x.shape[-n - 1], *w.kernel, *w.size)
-    first = len(shape) - 2 * n
-    positions = [
-        f"i{first + n + d} * {w.stride[d]} + i{first + d} * {w.dilation[d]} - {w.begins[d]}" for d in range(n)
-    ]
-    at = [*_names(first), *(f"p{d}" for d in range(n))]
-    inside = " && ".join(f"p{d} >= 0 && p{d} < {s}" for d, s in enumerate(w.space))
-    rows = y.shape[-2]
-    result_index = [*_names(first - 1), f"task / {count} % {rows}", f"task % {count}"]
+    """Return the text of one row of windows per task: the run that is inside the image is copied, what is before and after it is zero."""
+    w, x, y = *_without_columns(_windows(call), whole(call, 0)), result(call)
+    outer, width, stride, space = w.size[:-1], w.size[-1], w.stride[-1], w.space[-1]
+    shape = (*y.shape[:-2], x.shape[-w.n - 1], *w.kernel, *outer)
+    first, lines = len(y.shape) - 1, math.prod(outer)
+    x_row = address(x, [*_names(first), *(f"p{d}" for d in range(w.n - 1)), "at"])
+    row = [*_names(first - 1), f"(task / {lines} % {y.shape[-2]})", f"(task % {lines} * {width})"]
+    x_step, y_step = x.strides[-1] * stride, y.strides[-1]
+    inside = " && ".join(f"p{d} >= 0 && p{d} < {w.space[d]}" for d in range(w.n - 1)) or "true"
+    tap = f"i{first + w.n - 1} * {w.dilation[-1]}"
     body = [
         *unravel(shape),
-        *(f"const int64_t p{d} = {p};" for d, p in enumerate(positions)),
-        f"*({address(y, [f'({o})' for o in result_index])}) = {inside} ? *({address(x, at)}) : {_zero(call)};",
+        *(f"const int64_t p{d} = {_position(w, d, first)};" for d in range(w.n - 1)),
+        f"const int64_t lead = {w.begins[-1]} - {tap}, rest = lead + {space};",
+        f"int64_t low = lead > 0 ? (lead + {stride - 1}) / {stride} : 0;",
+        f"int64_t high = rest > 0 ? (rest + {stride - 1}) / {stride} : 0;",
+        f"if (high > {width}) high = {width};",
+        f"if (low >= high || !({inside})) low = high = 0;",
+        f"const int64_t at = low * {stride} - lead;",
+        f"auto *const row = {address(y, row)};",
+        f"zero_steps<{y_step}>(row, low);",
+        f"if (low < high) copy_steps<{y_step}, {x_step}>(row + low * {y_step}, {x_row}, high - low);",
+        f"zero_steps<{y_step}>(row + high * {y_step}, {width} - high);",
+    ]
+    return TaskText(body, math.prod(shape), per=width)
+
+
+def _without_columns(w: Windows, x: Box) -> tuple[Windows, Box]:
+    """Return windows and image without trailing dims of one window with one tap, so that rows are long."""
+    n = w.n
+    while n > 1 and w.size[n - 1] == w.kernel[n - 1] == 1 and not w.begins[n - 1]:
+        n, x = n - 1, x.at(len(x.shape) - 1, 0)
+    pads = (*w.begins[:n], *w.ends[:n])
+    return Windows(w.space[:n], w.kernel[:n], w.stride[:n], pads, w.dilation[:n]), x
+
+
+def _im2col_element(call: NodeCall) -> TaskText:
+    """Return the text of one element per GPU thread."""
+    w, x, y = _windows(call), whole(call, 0), result(call)
+    count, first = math.prod(w.size), len(y.shape) - 1
+    shape = (*y.shape[:-2], x.shape[-w.n - 1], *w.kernel, *w.size)
+    source = address(x, [*_names(first), *(f"p{d}" for d in range(w.n))])
+    inside = " && ".join(f"p{d} >= 0 && p{d} < {s}" for d, s in enumerate(w.space))
+    at = [*_names(first - 1), f"(task / {count} % {y.shape[-2]})", f"(task % {count})"]
+    body = [
+        *unravel(shape),
+        *(f"const int64_t p{d} = {_position(w, d, first)};" for d in range(w.n)),
+        f"*({address(y, at)}) = {inside} ? *({source}) : {_zero(call)};",
     ]
     return TaskText(body, math.prod(shape))
+
+
+def _position(w: Windows, d: int, first: int) -> str:
+    """Return the position in dim ``d`` of the image that a tap of a window reads; kernel dims are from index ``first`` on."""
+    return f"i{first + w.n + d} * {w.stride[d]} + i{first + d} * {w.dilation[d]} - {w.begins[d]}"
 
 
 def _col2im(call: NodeCall) -> TaskText:
@@ -182,7 +229,7 @@ KERNELS = (
             "reverse_sequence": OpTemplate(_reverse_sequence, computes(1, dtypes=INTEGERS)),
             "masked_scatter": OpTemplate(_masked_scatter, computes(1, dtypes=frozenset({DType.BOOL}))),
             "tensor_scatter": OpTemplate(_tensor_scatter),
-            "im2col": OpTemplate(_im2col),
+            "im2col": OpTemplate(_im2col, thread_text=_im2col_element),
             "col2im": OpTemplate(_col2im, computes(0, dtypes=NUMBERS - {DType.INT64, DType.UINT64} | FLOATS)),
         },
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...types import TensorSpec
 from ..kernel import Operand
@@ -82,6 +82,28 @@ class Product:
         return Product(
             self.a, self.b, (), rows, self.n, self.k,
             self.a_strides, self.b_strides[lead:], self.y_strides, self.terms, self.alpha, self.act, self.codes,
+        )  # fmt: skip
+
+    def exchanged(self) -> Product | None:
+        """Return the product of the transposed sides in exchanged order, whose columns are the rows; None if these have no single stride."""
+        lead = len(self.batch)
+
+        def transposed(strides: tuple[int, ...]) -> tuple[int, ...] | None:
+            step = even_stride(self.rows, strides[lead:-1])
+            return None if step is None else (*strides[:lead], strides[-1], step)
+
+        a, y, terms = transposed(self.a_strides), transposed(self.y_strides), []
+        for term in self.terms:
+            strides = transposed(term.strides)
+            if strides is None:
+                return None
+            terms.append(replace(term, strides=strides))
+        if a is None or y is None:
+            return None
+        return replace(
+            self, a=self.b, b=self.a, rows=(self.n,), n=self.m, terms=tuple(terms),
+            a_strides=(*self.b_strides[:lead], self.b_strides[-1], self.b_strides[-2]), b_strides=a,
+            y_strides=(*y[:-1], y[-1] or 1),
         )  # fmt: skip
 
 

@@ -37,8 +37,7 @@ def int4_groups(weight: Array, group: int) -> NDArray[np.int8]:
     packed = np.empty((*rows.shape[:2], group // 2 + 4), np.int8)
 
     def chunk(part: slice) -> None:
-        with np.errstate(all="ignore"):  # groups of one value have no spread
-            codes, scale, low = fitted(rows[part].astype(np.float32))
+        codes, scale, low = fitted(rows[part].astype(np.float32))
         pairs = codes.reshape(*codes.shape[:-1], -1, 2)
         packed[part, :, : group // 2] = (pairs[..., 0] | (pairs[..., 1] << 4)).view(np.int8)
         bfloats = np.stack([to(scale, DType.BFLOAT16), to(low, DType.BFLOAT16)], -1).view(np.uint16)

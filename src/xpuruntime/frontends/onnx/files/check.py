@@ -136,15 +136,28 @@ def _check_ops(proto: Any, onnx: Any, who: str, opsets: Mapping[str, int]) -> No
             )
         own = domain in _STANDARD and not (domain == "" and node.op_type in _OF_ONNX_RUNTIME)
         if own and not _has_schema(onnx, node.op_type, opsets[domain], domain):
-            ops = {s.name for s in onnx.defs.get_all_schemas() if s.domain == domain}
-            near = difflib.get_close_matches(node.op_type, ops, n=1)
             raise ModelError(
                 who,
                 f"{where} has op {node.op_type!r}, which domain {domain or 'ai.onnx'!r} does not have in opset {opsets[domain]}",
-                do=(f"Did you mean {near[0]!r}? " if near else "")
-                + "Export the model again with an opset that has it.",
+                do=_instead(onnx, node.op_type, domain),
             )
         checked.add(key)
+
+
+def _instead(onnx: Any, op: str, domain: str) -> str:
+    """Return what to do about an op that the opset of the model does not have."""
+    since = [
+        s.since_version
+        for s in onnx.defs.get_all_schemas_with_history()
+        if (s.domain, s.name) == (domain, op)
+    ]
+    if since:
+        return f"Export the model again with opset {min(since)} or a newer one that has it."
+    ops = {s.name for s in onnx.defs.get_all_schemas() if s.domain == domain}
+    near = difflib.get_close_matches(op, ops, n=1)
+    return (
+        f"Did you mean {near[0]!r}? " if near else ""
+    ) + "Export the model again with an opset that has it."
 
 
 def _has_schema(onnx: Any, op: str, version: int, domain: str) -> bool:

@@ -66,6 +66,21 @@ def read_onnx(data: bytes, who: str, name: str, path: Path | None = None) -> Mod
     )
 
 
+_TYPED_AS_INPUT = ("GroupNormalization", "MeanVarianceNormalization")
+"""Ops that ONNX infers no type for, which is that of the first operand."""
+
+
+def _inferable(proto: Any) -> Any:
+    """Return a copy of the model with Identity for ops that ONNX infers no type for."""
+    copy = type(proto)()
+    copy.CopyFrom(proto)
+    for node in all_nodes(copy.graph):
+        if node.op_type in _TYPED_AS_INPUT and node.domain in ("", "ai.onnx"):
+            node.op_type = "Identity"
+            del node.input[1:], node.attribute[:]
+    return copy
+
+
 def _with_types(proto: Any) -> list[Any]:
     """Return the graph's outputs, each name once. Types that the file omits, as some tools do, are inferred by ONNX."""
     outputs = _named_once(proto.graph.output)
@@ -74,7 +89,7 @@ def _with_types(proto: Any) -> list[Any]:
     from onnx import shape_inference
 
     try:
-        inferred = _named_once(shape_inference.infer_shapes(proto).graph.output)
+        inferred = _named_once(shape_inference.infer_shapes(_inferable(proto)).graph.output)
     except Exception:  # onnx's InferenceError is a class of its C++ module; a model of 2 GiB is a ValueError
         return outputs
     return [v if v.type.WhichOneof("value") else i for v, i in zip(outputs, inferred, strict=True)]

@@ -25,9 +25,10 @@ from . import (
     signal,
     training,
 )
+from .at_run_time import AT_RUN_TIME
 from .context import OnnxLoweringContext, OpLowering, Results
 
-__all__ = ["DOMAINS", "TABLE", "OnnxLoweringContext", "OpLowering", "Results"]
+__all__ = ["AT_RUN_TIME", "DOMAINS", "TABLE", "OnnxLoweringContext", "OpLowering", "Results"]
 
 _FILES = (
     elementwise,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ....types import Dim, DimLike
+from ....types import Dim, DimLike, DType
 from ...not_lowered import NotLowered
 from .context import OnnxLoweringContext, OpLowering, Results, numbers
 
@@ -105,7 +105,7 @@ def _backwards(
 ) -> str:
     """Lower a slice with a negative step as a forward slice of the flipped dim."""
     if isinstance(size, int) and isinstance(start, int) and isinstance(end, int):
-        first, last, _ = slice(start, end, step).indices(size)
+        first, last, _ = slice(max(start, -size), end, step).indices(size)
         begin, stop = size - 1 - first, max(size - 1 - last, size - 1 - first)
         return str(n.b.slice(n.b.flip(value, dims=[axis]), dim=axis, start=begin, end=stop, step=-step))
     if (start == -1 or _is_far(start)) and isinstance(end, int) and end <= -_FAR:
@@ -123,16 +123,19 @@ _PAD_MODES = {"constant": "constant", "edge": "replicate", "reflect": "reflect",
 def _pad(n: OnnxLoweringContext) -> Results:
     rank = n.spec().rank
     pads: list[DimLike] = list(n.attr("pads")) if "pads" in n.attrs else n.dims(1, "pads")
-    value = n.attr("value", 0.0)
-    if n.opt(2):
-        value = n.number(2, "padding value")
     if n.opt(3):
         axes = n.ints(3, "axes")
         full_pads: list[DimLike] = [0] * (2 * rank)
         for i, axis in enumerate(axes):
             full_pads[axis % rank], full_pads[axis % rank + rank] = pads[i], pads[i + len(axes)]
         pads = full_pads
-    return str(n.b.pad(n.x, pads=pads, mode=_PAD_MODES[n.attr("mode", "constant")], value=value))
+    mode = _PAD_MODES[n.attr("mode", "constant")]
+    if n.opt(2) and n.known(2) is None:
+        inside = n.b.pad(n.b.full(size=n.spec().shape, value=True, dtype=DType.BOOL), pads=pads)
+        y = n.b.pad(n.x, pads=pads, mode=mode)
+        return str(n.b.where(inside, y, n.b.view(n.input(2), size=[])) if mode == "constant" else y)
+    value = n.number(2, "padding value") if n.opt(2) else n.attr("value", 0.0)
+    return str(n.b.pad(n.x, pads=pads, mode=mode, value=value))
 
 
 def _tile(n: OnnxLoweringContext) -> Results:

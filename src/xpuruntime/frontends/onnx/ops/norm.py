@@ -89,6 +89,16 @@ def _lp(n: OnnxLoweringContext) -> Results:
     return str(n.b.div(n.x, n.b.where(n.b.eq(length, n.like(0)), n.like(1), length)))
 
 
+def _mean_variance(n: OnnxLoweringContext) -> Results:
+    """Lower MeanVarianceNormalization. ONNX's function subtracts the squared mean, which leaves rounding errors, or NaN, of a small variance."""
+    dtype = n.spec().dtype
+    x = n.cast(n.x, DType.FLOAT32) if dtype.bits < 32 else n.x
+    over = {"dim": n.attr("axes", [0, 2, 3]), "keepdim": True}
+    deviation = n.b.sub(x, n.b.mean(x, **over))
+    std = n.b.sqrt(n.b.var(x, **over, correction=0.0))
+    return n.cast(n.b.div(deviation, n.b.add(std, 1e-9)), dtype)
+
+
 LOWERINGS: dict[str, OpLowering] = {
     "BatchNormalization": _batch,
     "GroupNormalization": _group,
@@ -96,5 +106,6 @@ LOWERINGS: dict[str, OpLowering] = {
     "LRN": _lrn,
     "LayerNormalization": _layer,
     "LpNormalization": _lp,
+    "MeanVarianceNormalization": _mean_variance,
     "RMSNormalization": _rms,
 }

@@ -24,7 +24,10 @@ def _indices(n: AtenLoweringContext) -> list[str | None]:
     while indices and indices[-1] is None:
         indices.pop()
     if any(i is not None and n.spec(i).dtype is DType.BOOL for i in indices):
-        raise NotLowered("the number of elements that a mask selects is known only at run time")
+        raise NotLowered(
+            "the number of elements that a mask selects is known only at run time, and other indices are next to it;"
+            " write each mask as indices, mask.nonzero()[:, 0]"
+        )
     return indices
 
 

@@ -17,6 +17,12 @@ def _itself(n: AtenLoweringContext) -> Results:
     return n.x
 
 
+def _restrided(n: AtenLoweringContext) -> Results:
+    """Lower a copy with other strides, which PyTorch's decompositions of lerp and index_fill make: a graph's values have none."""
+    n.ignore("stride")
+    return n.x
+
+
 def _view(n: AtenLoweringContext) -> Results:
     size = n.out().shape
     n.ignore("size", "shape")
@@ -234,6 +240,7 @@ LOWERINGS: dict[str, OpLowering] = {
     "permute_copy": call("permute", "self", dims="dims"),
     "pixel_shuffle": _pixels("depth_to_space", "upscale_factor"),
     "pixel_unshuffle": _pixels("space_to_depth", "downscale_factor"),
+    "prims::copy_strided": _restrided,
     "reflection_pad1d": _pad("reflect"),
     "reflection_pad2d": _pad("reflect"),
     "reflection_pad3d": _pad("reflect"),

@@ -21,7 +21,7 @@ from ...spec.conv_shape import ConvShape
 from ..abi import function, isa_of
 from ..matmul.gemm_tiling import registers
 
-__all__ = ["CpuDepthwise"]
+__all__ = ["CpuDepthwise", "rows_are_known"]
 
 
 class CpuDepthwise(Kernel):
@@ -108,20 +108,24 @@ _MAX_TAPS, _MAX_STRIDE, _MAX_PIXELS = 7, 2, 8
 """Limits of the unrolled loops: taps of a kernel row, stride, and pixels of a register block."""
 
 
+def rows_are_known(call: NodeCall, shape: ConvShape) -> bool:
+    """Return whether ``run_rows`` supports the shape: planes without padding, contiguous channels, and a kernel row within its limits."""
+    residual = call.op == "fused_convolution" and call.optional(3) is not None
+    contiguous = shape.x[1] == shape.y[1] == 1 and (not residual or shape.r[1] == 1)
+    flat = (
+        shape.size[0] == shape.out[0] == shape.kernel[0] == 1 and shape.begin[0] == 0
+    )  # padding adds planes
+    short = shape.kernel[2] <= _MAX_TAPS and shape.stride[2] <= _MAX_STRIDE and shape.dilation[2] == 1
+    return flat and contiguous and short
+
+
 def _block(call: NodeCall, shape: ConvShape, registers: int) -> tuple[int, int] | None:
     """Return the vectors of channels and the pixels of a register block of ``run_rows``; None if that does not support the shape.
 
     Accumulators and one row of taps stay in registers. Of the pixel counts that fit, the one with the fewest loads and FMAs per output row wins.
     """
     taps, stride = shape.kernel[2], shape.stride[2]
-    residual = call.op == "fused_convolution" and call.optional(3) is not None
-    contiguous = shape.x[1] == shape.y[1] == 1 and (not residual or shape.r[1] == 1)
-    flat = (
-        shape.size[0] == shape.out[0] == shape.kernel[0] == 1 and shape.begin[0] == 0
-    )  # padding adds planes
-    if not flat or not contiguous:
-        return None
-    if shape.filters != 1 or shape.dilation[2] != 1 or taps > _MAX_TAPS or stride > _MAX_STRIDE:
+    if shape.filters != 1 or not rows_are_known(call, shape):
         return None
     available = registers - taps - 2
 

@@ -3,8 +3,8 @@
 A task gathers the input windows of a block of pixels into its scratch and multiplies them by packed filters; a register tile of pixels by
 vectors of filters accumulates. Constant filters are packed at load. A 1x1 convolution is a plain GEMM that reads its input in place
 (``pointwise``), and so is one of one channel along one dim, whose windows overlap (``windows``). A transposed convolution with constant
-filters is several ordinary ones (``phases``). With few filters, vectors run along output positions instead (``pixels``). ``NaiveConv`` supports
-the remaining nodes.
+filters is several ordinary ones (``phases``). With few filters, vectors run along output positions instead (``pixels``), and over several
+groups where each has few channels (``grouped``). ``NaiveConv`` supports the remaining nodes.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from ..abi import function
 from ..matmul.gemm import lower_product
 from ..tasks import LoopedTasks
 from .depthwise import CpuDepthwise
+from .grouped import grouped_tiling, lower_grouped
 from .phases import Phase, phases, repeated_bias
 from .pixels import PixelTiling, pack_stage, packed_filters, pixel_stage, pixel_tiling
 from .pointwise import pixels_apart, pointwise
@@ -103,9 +104,12 @@ class GeneratedConv(Kernel):
         if windows is not None:
             return lower_windows(call, shape, windows, target)
         weight = call.tensor(1)
-        split_phases = phases(call, shape) if weight.is_weight else None
+        split_phases = phases(call, shape)
         if split_phases is not None:
             return _lower_phases(call, shape, split_phases, target)
+        by_groups = grouped_tiling(call, shape, dtype, target)
+        if by_groups is not None:
+            return lower_grouped(call, shape, by_groups, target)
         tile = tiling(shape, dtype, target)
         by_pixels = pixel_tiling(shape, dtype, target, tile)
         if by_pixels is not None:
@@ -113,8 +117,11 @@ class GeneratedConv(Kernel):
         temps, stages, filters = [], [], "in1"
         if not weight.is_weight:
             filters = "temp0"
-            temps.append(shape.groups * tile.tiles * tile.depth * tile.tile * tile.row_bytes)
-            stages.append(_pack_stage(shape, weight, tile, dtype))
+            pack, size = _pack_stage(
+                shape, weight, tile, dtype, filters, 0, strides_of_weight(shape, weight.spec)
+            )
+            temps.append(size)
+            stages.append(pack)
         stages.append(_product_stage(call, shape, tile, filters))
         unpacked = _filters(shape, _DTYPES[tile.arithmetic], weight.spec)
         weights = {1: _packed(shape, tile, unpacked)} if weight.is_weight else {}
@@ -132,7 +139,7 @@ def _lower_pixels(call: NodeCall, shape: ConvShape, tile: PixelTiling) -> Lowere
         packed = packed_filters(shape, tile, _filters(shape, tile.sums, weight.spec))
         stage = pixel_stage(call, shape, tile, "in1", "conv")
         return LoweredCall((stage,), weights={1: packed}, accumulates=_sums(dtype))
-    pack, size = pack_stage(shape, weight, tile, dtype)
+    pack, size = pack_stage(shape, weight, tile, dtype, "temp0", 0, strides_of_weight(shape, weight.spec))
     return LoweredCall(
         (pack, pixel_stage(call, shape, tile, "temp0", "conv")), (size,), accumulates=_sums(dtype)
     )
@@ -141,7 +148,9 @@ def _lower_pixels(call: NodeCall, shape: ConvShape, tile: PixelTiling) -> Lowere
 def _lower_phases(
     call: NodeCall, shape: ConvShape, split_phases: Sequence[Phase], target: CodegenTarget
 ) -> LoweredCall:
-    """Return one stage per phase, each with its own filters. The first phase's filters replace the node's weight operand."""
+    """Return one stage per phase, each with its own filters. The first phase's filters replace a constant weight; computed ones are packed first."""
+    if not call.tensor(1).is_weight:
+        return _lower_computed_phases(call, shape, split_phases, target)
     dtype, weight = call.outputs[0].dtype, call.tensor(1).spec
     stages, weights, extra_weights = [], dict[int, Packed](), dict[str, tuple[int, Packed]]()
     for at, phase in enumerate(split_phases):
@@ -164,6 +173,29 @@ def _lower_phases(
     if bias is not None:
         weights[2] = bias
     return LoweredCall(tuple(stages), weights=weights, extra_weights=extra_weights, accumulates=_sums(dtype))
+
+
+def _lower_computed_phases(
+    call: NodeCall, shape: ConvShape, split_phases: Sequence[Phase], target: CodegenTarget
+) -> LoweredCall:
+    """Return two stages per phase: the first packs its filters."""
+    dtype, weight = call.outputs[0].dtype, call.tensor(1)
+    stages, temps = [], []
+    for at, phase in enumerate(split_phases):
+        tile = tiling(phase.shape, dtype, target)
+        by_pixels = pixel_tiling(phase.shape, dtype, target, tile)
+        filters, (first, strides) = f"temp{at}", phase.strides_of_filters(shape, weight.spec)
+        if by_pixels is None:
+            pack, size = _pack_stage(phase.shape, weight, tile, dtype, filters, first, strides)
+            product = _product_stage(call, phase.shape, tile, filters, phase)
+        else:
+            pack, size = pack_stage(phase.shape, weight, by_pixels, dtype, filters, first, strides)
+            product = pixel_stage(
+                call, phase.shape, by_pixels, filters, "transposed_conv", (phase.y, phase.r)
+            )
+        stages += [pack, product]
+        temps.append(size)
+    return LoweredCall(tuple(stages), tuple(temps), accumulates=_sums(dtype))
 
 
 def _product_stage(
@@ -215,23 +247,32 @@ def _parts(tile: ConvTiling) -> frozenset[str]:
     return frozenset({"conv_amx" if tile.arithmetic == "Bf16Tiles" else "conv"})
 
 
-def _pack_stage(shape: ConvShape, weight: Operand, tile: ConvTiling, dtype: DType) -> Stage:
+def _pack_stage(
+    shape: ConvShape,
+    weight: Operand,
+    tile: ConvTiling,
+    dtype: DType,
+    to: str,
+    first: int,
+    strides: Sequence[int],
+) -> tuple[Stage, int]:
+    """Return the stage that packs computed filters to a workspace, and the bytes of its result. ``first``, ``strides``: where the weight has them."""
     body = (
         f"  static const conv::Shape shape = {shape_text(shape)};\n"
         f"  static const conv::Blocks blocks = {tile.text()};\n"
-        f"  static const int64_t strides[6] = {braces(strides_of_weight(shape, weight.spec))};\n"
-        f"  conv::pack<conv::{tile.arithmetic}, {C_TYPES[dtype]}, {tile.vectors}>(shape, blocks, (const {C_TYPES[dtype]} *)args[0],\n"
+        f"  static const int64_t strides[6] = {braces(strides)};\n"
+        f"  conv::pack<conv::{tile.arithmetic}, {C_TYPES[dtype]}, {tile.vectors}>(shape, blocks, (const {C_TYPES[dtype]} *)args[0] + {first},\n"
         f"      strides, (conv::{tile.arithmetic}::row *)args[1], begin, end);"
     )
-    size = math.prod(sizes(weight.spec))
-    return Stage(
+    stage = Stage(
         stem="pack_filters",
         source=function(body, "filters that are computed, as the product reads them"),
-        args=("in1", "temp0"),
+        args=("in1", to),
         tasks=shape.groups * tile.tiles,
         parts=_parts(tile),
-        bytes=2 * size * dtype.bits // 8,
+        bytes=2 * math.prod(sizes(weight.spec)) * dtype.bits // 8,
     )
+    return stage, shape.groups * tile.tiles * tile.depth * tile.tile * tile.row_bytes
 
 
 KERNELS: tuple[Kernel, ...] = (

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from ....program.program import RecipeStep
 from ....types import DType, TensorSpec
 from ...kernel import NodeCall, Packed
+from ...spec.conv import strides_of_weight
 from ...spec.conv_shape import ConvShape
 
 __all__ = ["Phase", "phases", "repeated_bias"]
@@ -85,6 +86,18 @@ class Phase:
         step("flip", dims=[3, 4, 5])
         return steps
 
+    def strides_of_filters(self, transposed: ConvShape, weight: TensorSpec) -> tuple[int, tuple[int, ...]]:
+        """Return the offset of the phase's last taps, and the strides of filter, channel, kernel dims and group from there, of filters that are computed."""
+        filter_, channel, *space, group = strides_of_weight(transposed, weight)
+        last = [line.first + (line.count - 1) * line.step for line in self.lines]
+        taps = [-step * line.step for step, line in zip(space, self.lines, strict=True)]
+        return sum(tap * step for tap, step in zip(last, space, strict=True)), (
+            filter_,
+            channel,
+            *taps,
+            group,
+        )
+
 
 def phases(call: NodeCall, shape: ConvShape) -> tuple[Phase, ...] | None:
     """Return the ordinary convolutions of a transposed one; None if a phase has no tap, or a strided dim is dilated."""
@@ -145,13 +158,13 @@ def _runs(lines: Sequence[_Line]) -> list[tuple[_Line, int]]:
 
 
 def _mergeable(call: NodeCall, shape: ConvShape) -> bool:
-    """Return whether the results of the phases of a row are contiguous in filter order, and the bias can be repeated."""
+    """Return whether the filters are constant, the results of the phases of a row contiguous in filter order, and the bias can be repeated."""
     bias = call.optional(2)
     known = bias is None or (bias.is_weight and bias.spec.rank == 1)
     residual = call.op == "fused_convolution" and call.optional(3) is not None
     steps = [shape.y, *([shape.r] if residual else [])]
     dense = all(s[4] == shape.filters * s[1] or shape.filters == 1 for s in steps)
-    return known and dense and shape.groups == 1
+    return call.tensor(1).is_weight and known and dense and shape.groups == 1
 
 
 def _phase(shape: ConvShape, lines: Sequence[_Line], merged: int) -> Phase:

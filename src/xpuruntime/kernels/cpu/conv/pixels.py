@@ -7,6 +7,7 @@ by vectors of adjacent output positions of a row. ``pixel_tiling`` estimates the
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ....codegen.c_types import C_TYPES
@@ -17,7 +18,7 @@ from ....types import DType, TensorSpec
 from ...kernel import NodeCall, Operand, Packed, Stage
 from ...portable.text import braces, shape_text
 from ...portable.windows.conv import operands
-from ...spec.conv import GRAIN_FLOPS, act_of, stem_of, strides_of_weight
+from ...spec.conv import GRAIN_FLOPS, act_of, stem_of
 from ...spec.conv_shape import TASKS, ConvShape, sizes
 from ..abi import function, isa_of
 from ..matmul.gemm_tiling import registers
@@ -183,18 +184,26 @@ def packed_filters(shape: ConvShape, tile: PixelTiling, unpacked: list[RecipeSte
     return Packed(tuple(steps), TensorSpec((shape.groups, tile.tiles, depth, tile.filters), tile.sums))
 
 
-def pack_stage(shape: ConvShape, weight: Operand, tile: PixelTiling, dtype: DType) -> tuple[Stage, int]:
-    """Return the stage that packs computed filters, and the bytes of its result."""
+def pack_stage(
+    shape: ConvShape,
+    weight: Operand,
+    tile: PixelTiling,
+    dtype: DType,
+    to: str,
+    first: int,
+    strides: Sequence[int],
+) -> tuple[Stage, int]:
+    """Return the stage that packs computed filters to a workspace, and the bytes of its result. ``first``, ``strides``: where the weight has them."""
     body = (
         f"  static const conv::Shape shape = {shape_text(shape)};\n"
-        f"  static const int64_t strides[6] = {braces(strides_of_weight(shape, weight.spec))};\n"
-        f"  pixels::pack<{C_TYPES[dtype]}, {tile.filters}>(shape, {tile.tiles}, (const {C_TYPES[dtype]} *)args[0], strides,\n"
+        f"  static const int64_t strides[6] = {braces(strides)};\n"
+        f"  pixels::pack<{C_TYPES[dtype]}, {tile.filters}>(shape, {tile.tiles}, (const {C_TYPES[dtype]} *)args[0] + {first}, strides,\n"
         f"      ({C_TYPES[tile.sums]} *)args[1], begin, end);"
     )
     stage = Stage(
         stem="pack_filters",
         source=function(body, "filters that are computed, as the product reads them"),
-        args=("in1", "temp0"),
+        args=("in1", to),
         tasks=shape.groups * tile.tiles,
         parts=frozenset({"conv_pixels"}),
         bytes=2 * math.prod(sizes(weight.spec)) * dtype.bits // 8,

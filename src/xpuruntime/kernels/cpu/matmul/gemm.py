@@ -20,6 +20,7 @@ from ...kernel import LoweredCall, NodeCall, Operand, Packed, Stage, operand_ref
 from ...portable.text import ACTIVATIONS
 from ...spec.product import Product, sizes
 from ..abi import isa_of
+from .dots import in_place, in_place_stage, oriented
 from .gemm_text import product_source
 from .gemm_tiling import TILE, GemmTiling, tiling
 
@@ -57,10 +58,14 @@ def lower_product(
     call: NodeCall, product: Product, target: CodegenTarget, *, streamed: bool = False, stem: str = ""
 ) -> LoweredCall:
     """Return the stage of a product. ``streamed``: rows are few, and B is read from memory once."""
-    p = product.flat()
+    p = oriented(call, product.flat(), target)
     if not p.m * p.n * p.batches:
         return LoweredCall(())
     y = call.outputs[0]
+    stem = stem or f"matmul_{p.m}x{p.n}x{p.k}" + ("" if p.act == "none" else f"_{p.act}")
+    accumulates = _ACCUMULATES[accumulator(y.dtype)]
+    if in_place(call, p):
+        return LoweredCall((in_place_stage(call, p, target, stem),), accumulates=accumulates)
     b = call.tensor(p.b)
     isa: IsaLevel = isa_of(target)
     t = tiling(p, y.dtype, b.is_weight, streamed, isa, target.config.matmul_tile)
@@ -81,7 +86,7 @@ def lower_product(
     if not b.is_weight:
         scratch += (t.block + 2) * t.columns * item
     stage = Stage(
-        stem=stem or f"matmul_{p.m}x{p.n}x{p.k}" + ("" if p.act == "none" else f"_{p.act}"),
+        stem=stem,
         source=source,
         args=(*args, "out0"),
         tasks=p.batches * panels * blocks,
@@ -91,7 +96,6 @@ def lower_product(
         flops=2 * p.batches * p.m * p.n * p.k,
         bytes=sum(s.size_bytes or 0 for s in (*(o.spec for o in call.tensors), y)),
     )
-    accumulates = _ACCUMULATES[accumulator(y.dtype)]
     if p.codes:
         stage = replace(stage, args=(*args, "extra0", "out0"))
         return LoweredCall(

@@ -14,7 +14,7 @@ from ...spec.channel_codes import ChannelCodes
 from ...spec.product import Product, even_stride
 from .gemm_tiling import L2_WHOLE, TILE, GemmTiling
 
-__all__ = ["code_type", "product_source", "unscaled"]
+__all__ = ["code_type", "epilogue", "product_source", "sum_text", "unscaled"]
 
 _CODES: dict[DType, tuple[str, str]] = {
     DType.INT8: ("int8_t", ""),
@@ -48,10 +48,10 @@ def product_source(call: NodeCall, p: Product, t: GemmTiling, dtype: DType, pack
     rows = f"{p.m}" if blocks == 1 else f"row + {t.task_rows} < {p.m} ? {t.task_rows} : {p.m} - row"
     first, second = (panels, blocks) if t.across else (blocks, panels)
     inner, outer = f"task % {first}", f"task / {first} % {second}"
-    a_at = _sum_text(offset_text("batch", p.batch, p.a_strides[:lead]), f"row * {a_row}")
+    a_at = sum_text(offset_text("batch", p.batch, p.a_strides[:lead]), f"row * {a_row}")
     terms_before, bias = int(t.tiles and _begins_with_bias(p)), "nullptr, " * t.tiles
     if terms_before:  # the sums of tiles begin with it
-        bias = f"term0 + {_sum_text(offset_text('batch', p.batch, p.terms[0].strides[:lead]), 'col')}, "
+        bias = f"term0 + {sum_text(offset_text('batch', p.batch, p.terms[0].strides[:lead]), 'col')}, "
     lines = [
         f"// {call.op}: [{p.batches}, {p.m}, {p.k}] x [{p.k}, {p.n}] in {dtype.value}, sums in {acc}"
         f"; {t.rows} x {t.columns} tiles, B {'packed at load' if packed else 'packed by the task'}",
@@ -85,7 +85,7 @@ def product_source(call: NodeCall, p: Product, t: GemmTiling, dtype: DType, pack
         f"        const int64_t col = panel * {t.columns}, columns = {_min_text(f'{p.n} - col', t.columns, p.n)}, rows = {rows};",
         f"        gemm_block{'_tiles' * t.tiles}<KERNEL_product>({'tiles, ' * t.tiles}a + {a_at}, b + {b_at}, rows, columns, {bias}scratch,",
         f"                                   [&](const {acc} *sums, int64_t r) {{",
-        *(f"            {x}" for x in _epilogue(p, s, acc, terms_before)),
+        *(f"            {x}" for x in epilogue(p, s, acc, terms_before)),
         "        });",
         "    }",
         "}",
@@ -123,7 +123,8 @@ def _min_text(text: str, limit: int, total: int) -> str:
     return f"{limit}" if total % limit == 0 else f"{text} < {limit} ? {text} : {limit}"
 
 
-def _sum_text(*offsets: str) -> str:
+def sum_text(*offsets: str) -> str:
+    """Return the sum of offsets, without those that are 0."""
     terms = [f"({o})" if " " in o and "+" in o else o for o in offsets if o != "0"]
     return " + ".join(terms) or "0"
 
@@ -131,26 +132,26 @@ def _sum_text(*offsets: str) -> str:
 def _b_offset(p: Product, b: Operand, t: GemmTiling, panels: int, packed: bool) -> str:
     lead = len(p.batch)
     if not packed:
-        return _sum_text(offset_text("batch", p.batch, p.b_strides[:lead]), f"col * {p.b_strides[-1]}")
+        return sum_text(offset_text("batch", p.batch, p.b_strides[:lead]), f"col * {p.b_strides[-1]}")
     k = t.depth(p.k)
     matrix = max(1, p.k * p.n)
     strides = [s // matrix * panels * k * t.columns for s in p.b_strides[:lead]]
-    return _sum_text(offset_text("batch", p.batch, strides), f"panel * {k * t.columns}")
+    return sum_text(offset_text("batch", p.batch, strides), f"panel * {k * t.columns}")
 
 
-def _epilogue(p: Product, storage: str, acc: str, first: int) -> list[str]:
+def epilogue(p: Product, storage: str, acc: str, first: int) -> list[str]:
     """Return the epilogue of one row of sums: add terms from ``first`` on, apply the activation, store; one vector at a time."""
     lead = len(p.batch)
 
     def offset(strides: Sequence[int]) -> str:
-        return _sum_text(
+        return sum_text(
             offset_text("batch", p.batch, strides[:lead]), offset_text("(row + r)", p.rows, strides[lead:-1])
         )
 
-    terms = list(enumerate(p.terms))[first:]
+    terms, step = list(enumerate(p.terms))[first:], p.y_strides[-1]
     lines = [f"const {storage} *at{i} = term{i} + {offset(x.strides)};" for i, x in terms]
     lines += [
-        f"{storage} *to = y + {offset(p.y_strides)} + col;",
+        f"{storage} *to = y + {sum_text(offset(p.y_strides), 'col' if step == 1 else f'col * {step}')};",
         "for (int64_t j = 0; j < columns; j += L) {",
         "    const int64_t n = columns - j < L ? columns - j : L;",
         "    auto x = load<L>(sums + j);",
@@ -161,19 +162,25 @@ def _epilogue(p: Product, storage: str, acc: str, first: int) -> list[str]:
     if p.alpha != 1:
         lines.append(f"    x = x * {_number(p.alpha, acc)};")
     for i, term in terms:
-        step = term.strides[-1]
-        if step == 0:
+        apart = term.strides[-1]
+        if apart == 0:
             value = f"splat<vec<{acc}, L>>(raw<{acc}>(load<1>(at{i})))"
-        elif step == 1:
+        elif apart == 1:
             value = f"gemm_load<{acc}>(at{i} + col + j, n)"
         else:
-            value = f"raw<{acc}>(gather<L>(at{i} + (col + j) * {step}, {step}, n))"
+            value = f"raw<{acc}>(gather<L>(at{i} + (col + j) * {apart}, {apart}, n))"
         lines.append(
             f"    x = x + {value}" + (";" if term.factor == 1 else f" * {_number(term.factor, acc)};")
         )
     if p.act != "none":
         lines.append(f"    x = {ACTIVATIONS[p.act][0]};")
-    lines += [f"    gemm_store<{acc}>(to + j, x, n);", "}"]
+    if step == 1:
+        lines.append(f"    gemm_store<{acc}>(to + j, x, n);")
+    else:
+        lines.append(
+            f"    scatter<L>(to + j * {step}, {step}, raw<typename storage_<{storage}>::compute>(x), n);"
+        )
+    lines.append("}")
     return lines
 
 

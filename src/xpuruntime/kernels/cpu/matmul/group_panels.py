@@ -10,6 +10,7 @@ from ....codegen.cpp.isa import IsaLevel
 from ....program.program import RecipeStep
 from ....storage.blocks import GroupForm
 from ....types import DType, TensorSpec
+from ...spec.channel_codes import INT8, ChannelCodes
 from .gemm_tiling import registers
 
 __all__ = ["BLOCK_BYTES", "GroupPanels"]
@@ -22,6 +23,7 @@ _NUMBERS = {
     "float16": "Float16Pair",
     "product": "Float16Product",
     "float32": "Float32Pair",
+    "channel": "OfChannel",
 }
 """Numbers of a group -> the type of the template that reads them."""
 
@@ -64,6 +66,11 @@ class GroupPanels:
         return self.groups * self.form.group
 
     @property
+    def codes(self) -> ChannelCodes | None:
+        """The codes of groups that share the scale of their output; its sums are multiplied by that scale."""
+        return INT8 if self.form.numbers == "channel" else None
+
+    @property
     def output_bytes(self) -> int:
         """Bytes of an output."""
         return self.groups * self.form.bytes
@@ -79,15 +86,28 @@ class GroupPanels:
         return "grouped_codes" if self.integer else "decoder"
 
     @property
-    def sums(self) -> str:
-        """The arithmetic, as a comment in the code names it."""
-        return "rows in int8, sums of a group in int32" if self.integer else "sums in float"
+    def arithmetic(self) -> str:
+        """The weights and the arithmetic, as a comment in the code names them."""
+        form = self.form
+        if self.codes:
+            return f"weights in int8 with a scale per output, rows in int8 by groups of {form.group}, sums of a group in int32"
+        sums = "rows in int8, sums of a group in int32" if self.integer else "sums in float"
+        return f"weights in int{form.bits} by groups of {form.group} with {form.numbers}, {sums}"
 
     def block_groups(self) -> int:
         """Return the groups that are processed before the next rows."""
         return max(1, BLOCK_BYTES // (self.columns * self.form.code_bytes))
 
     # ── packing ──
+
+    @property
+    def _quantize(self) -> RecipeStep:
+        """The step from floats [outputs, depth] to codes, with the numbers of their groups if these have some."""
+        return (
+            self.codes.quantize
+            if self.codes
+            else RecipeStep("groups_int4", ("%in",), {"group": self.form.group})
+        )
 
     def packing(
         self, steps: list[RecipeStep], panels: int, *, stored: bool
@@ -107,7 +127,8 @@ class GroupPanels:
             recipe.append(RecipeStep(op, (f"%{len(recipe) - 1}" if recipe else "%in",), attrs))
 
         if not stored:
-            add("groups_int4", group=self.form.group)
+            step = self._quantize
+            add(step.op, **step.attrs)
         add("reshape", shape=[panels, self.columns, *parts])
         add("permute", order=order)
         return tuple(recipe), TensorSpec(spec, DType.INT8)
@@ -134,13 +155,13 @@ class GroupPanels:
         return row_bytes + 4 * rows * tiles * self.columns + 64 * 4 + 64
 
     def scratch(self, start: str, rows: int, tiles: tuple[str, ...]) -> list[str]:
-        """Return lines that declare ``rows`` rows (``a``; in integers also ``scales`` and one row of floats, ``line``) and the tiles of sums."""
+        """Return lines that declare ``rows`` rows (``a``; in integers also ``row_scales`` and one row of floats, ``line``) and the tiles of sums."""
         arrays = [("a", "float", rows * self.depth, 4)]
         if self.integer:
             arrays = [
                 ("line", "float", self.depth, 4),
                 ("a", "int8_t", rows * self.depth, 1),
-                ("scales", "codes::GroupScale", rows * self.groups, SCALE_BYTES),
+                ("row_scales", "codes::GroupScale", rows * self.groups, SCALE_BYTES),
             ]
         arrays += [(name, "float", rows * self.columns, 4) for name in tiles]
         lines, at = [], start
@@ -161,7 +182,7 @@ class GroupPanels:
         if self.integer:
             lines.append(
                 f"codes::code_row<{self.form.bits}>(line, {self.depth}, {self.form.group}, a + ({index}) * {self.depth},"
-                f" scales + ({index}) * {self.groups});"
+                f" row_scales + ({index}) * {self.groups});"
             )
         return lines
 
@@ -169,7 +190,6 @@ class GroupPanels:
         """Return the head of the product of ``rows`` rows from ``first`` on with a panel; the body has row ``tile_row`` of the sums."""
         name = "codes::block" if self.integer else "grouped_block"
         offset = "" if first == "0" else f" + ({first}) * {self.depth}"
-        scales = (
-            "" if not self.integer else ", scales" + ("" if first == "0" else f" + ({first}) * {self.groups}")
-        )
+        skipped = "" if first == "0" else f" + ({first}) * {self.groups}"
+        scales = f", row_scales{skipped}" if self.integer else ""
         return f"{name}<{config}>(a{offset}{scales}, {panel}, {rows}, tile, [&](const float *sums, int64_t {tile_row}) {{"

@@ -6,7 +6,8 @@ seventh of the bytes.
 int4_weights    codes of 4 bits; the scales with the least error are computed when weights are loaded (``runtime/weights/int4.py``)
 stored_weights  the blocks of a GGUF file, repacked without loss (``storage/blocks.py``)
 
-``int4_by_int8`` and ``stored_by_int8`` also round the rows to 8 bits, by group, and multiply codes in integers (``templates/grouped_codes.h``).
+``int4_by_int8`` and ``stored_by_int8`` also round the rows to 8 bits, by group, and multiply codes in integers (``templates/grouped_codes.h``), as does
+``int8_by_int8`` with the codes of ``matmul/int8_weights``, which have one scale per output; there the groups are those of the rows alone.
 """
 
 from __future__ import annotations
@@ -43,6 +44,9 @@ KINDS: tuple[tuple[str, GroupForm | None, bool], ...] = tuple(
 )
 """Kernels by name, the groups that their weights are quantized to (None: those of the blocks that a weight is stored in), and whether they multiply in
 integers."""
+
+_CHANNEL_KIND = ("matmul/int8_by_int8", GroupForm(8, 32, "channel"), True)
+"""The kernel of codes with one scale per output. Experts have none, as they have no ``matmul/int8_weights``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +98,13 @@ class GroupedWeights(Kernel):
             f"_{layer.m}x{layer.n * layer.halves}x{layer.k}"
             + ("" if layer.act == "none" else f"_{layer.act}"),
             source=_source(layer, panels, rows, task_rows),
-            args=("in0", "in1", *(f"in{at}" for _, at in layer.operands), "out0"),
+            args=(
+                "in0",
+                "in1",
+                *(f"in{at}" for _, at in layer.operands),
+                *(("extra0",) if panels.codes else ()),
+                "out0",
+            ),
             tasks=layer.panels(panels.columns) * blocks,
             grain=max(1, layer.grain(panels.bytes) // task_rows),
             scratch_bytes=panels.scratch_bytes(task_rows, layer.halves),
@@ -102,7 +112,9 @@ class GroupedWeights(Kernel):
             flops=2 * layer.m * layer.n * layer.halves * layer.k,
             bytes=layer.n * layer.halves * panels.output_bytes,
         )
-        return LoweredCall((stage,), weights={1: _packed(layer, panels, stored=self.form is None)})
+        scales = {"extra0": (1, panels.codes.scales(layer.n * layer.halves))} if panels.codes else {}
+        packed = _packed(layer, panels, stored=self.form is None)
+        return LoweredCall((stage,), weights={1: packed}, extra_weights=scales)
 
 
 def _packed(layer: LayerText, panels: GroupPanels, *, stored: bool) -> Packed:
@@ -120,7 +132,7 @@ def _packed(layer: LayerText, panels: GroupPanels, *, stored: bool) -> Packed:
 
 
 def _source(layer: LayerText, panels: GroupPanels, rows: int, task_rows: int) -> str:
-    s, form = layer.storage, panels.form
+    s = layer.storage
     count = layer.panels(panels.columns)
     task_count = (
         f"{layer.m}"
@@ -130,14 +142,15 @@ def _source(layer: LayerText, panels: GroupPanels, rows: int, task_rows: int) ->
     tiles = ("tile", "gate") if layer.halves == 2 else ("tile",)
     lines = [
         f"// {'rms_norm, then ' if layer.scale else ''}[{layer.m}, {layer.k}] x [{layer.k}, {layer.n * layer.halves}] in {layer.dtype.value},"
-        f" weights in int{form.bits} by groups of {form.group} with {form.numbers}, {panels.sums}"
+        f" {panels.arithmetic}"
         + (f"; the first half of the outputs, by {layer.act}, times the second" if layer.halves == 2 else ""),
         *panels.config("KERNEL_product", rows, layer.m % rows, panels.block_groups() if layer.m > rows else panels.groups),
         'extern "C" void KERNEL(void *const *args, const void *, int64_t begin, int64_t end, void *scratch) {',
         f"    const {s} *x = (const {s} *)args[0];",
         "    const uint8_t *b = (const uint8_t *)args[1];",
         *(f"    {line}" for line in layer.arguments(2)),
-        f"    {s} *y = ({s} *)args[{2 + len(layer.operands)}];",
+        *([f"    const float *scales = (const float *)args[{2 + len(layer.operands)}];"] if panels.codes else []),
+        f"    {s} *y = ({s} *)args[{2 + len(layer.operands) + bool(panels.codes)}];",
         "    constexpr int L = GEMM_LANES<float>;",
         *(f"    {line}" for line in panels.scratch("scratch", task_rows, tiles)),
         "    int64_t made = -1;",
@@ -172,7 +185,7 @@ def _product(layer: LayerText, panels: GroupPanels) -> list[str]:
     lines += [
         head(at, "tile_row"),
         "    const int64_t r = row + tile_row;",
-        *(f"    {line}" for line in layer.epilogue(columns, gate_row="tile_row")),
+        *(f"    {line}" for line in layer.epilogue(columns, panels.codes, gate_row="tile_row")),
         "});",
     ]
     return lines
@@ -193,4 +206,4 @@ def _row(layer: LayerText, panels: GroupPanels) -> list[str]:
     ]
 
 
-KERNELS: tuple[Any, ...] = tuple(GroupedWeights(*kind) for kind in KINDS)
+KERNELS: tuple[Any, ...] = tuple(GroupedWeights(*kind) for kind in (*KINDS, _CHANNEL_KIND))

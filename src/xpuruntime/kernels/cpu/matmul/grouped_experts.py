@@ -104,11 +104,11 @@ def _packed(t: _Sizes, *, stored: bool) -> Packed:
 
 def _source(t: _Sizes, layer: LayerText, grouped: bool, ids: str) -> str:
     p, panels, s = t.p, t.panels, layer.storage
-    form, task_rows = panels.form, _GATHERED_ROWS if grouped else 1
+    task_rows = _GATHERED_ROWS if grouped else 1
     block = panels.block_groups() if grouped else panels.groups
     lines = [
-        f"// {p.rows} rows, {p.slots} of {p.experts} experts each: [{p.k}] x [{p.k}, {p.n * p.halves}] in {p.dtype.value}, weights in int{form.bits}"
-        f" by groups of {form.group} with {form.numbers}, {panels.sums}" + ("; rows are grouped by expert" if grouped else ""),
+        f"// {p.rows} rows, {p.slots} of {p.experts} experts each: [{p.k}] x [{p.k}, {p.n * p.halves}] in {p.dtype.value}, {panels.arithmetic}"
+        + ("; rows are grouped by expert" if grouped else ""),
         *panels.config("KERNEL_single", 1, 0, block),
         *(panels.config("KERNEL_product", panels.rows, 0, block) if grouped else []),
         "template <class S> static void KERNEL_row(const S *x, float *to) {",

@@ -27,6 +27,10 @@ from .values import UNROLL, RowLoops
 __all__ = ["CPP", "RowOutput", "lower_rows"]
 
 
+_MIN_BITS = 128
+"""Minimum bits of vectors along short rows, which need no more lanes than elements: masks load the first elements of those."""
+
+
 def lower_rows(
     call: NodeCall, plan: LoopPlan, outputs: Sequence[RowOutput], target: CodegenTarget, stem: str
 ) -> LoweredCall:
@@ -37,6 +41,9 @@ def lower_rows(
 def _loops(call: NodeCall, plan: LoopPlan, outputs: Sequence[RowOutput], target: CodegenTarget) -> RowLoops:
     kept, run, across = row_nests(plan, outputs)
     lanes = lanes_for(target, [*(i.dtype for i in plan.inputs), *(o.dtype for o in plan.operations)])
+    if not across:
+        bits = min(spec.dtype.bits for spec in (*call.outputs, *(t.spec for t in call.tensors)))
+        lanes = min(lanes, max(_MIN_BITS // bits, 1 << max(run.inner - 1, 0).bit_length()))
     tasks = _tasks(kept, run, across, target.config.max_threadgroup_1d, lanes)
     return RowLoops(call, plan, tuple(outputs), kept, run, across, lanes, tasks)
 

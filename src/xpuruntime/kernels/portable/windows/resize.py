@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -66,15 +67,9 @@ def _axes(call: NodeCall) -> list[_Axis]:
             axes.append(_Axis(dim, tuple(nearest.tolist()), ((1.0,),) * out, tuple(outside.tolist())))
             continue
         shrink = min(scale, 1.0) if a["antialias"] else 1.0
-        cubic = a["mode"] == "cubic"
-        matrix = meaning._weights(
-            positions,
-            old,
-            (lambda d: meaning._keys(d, a["cubic_a"])) if cubic else meaning._triangle,
-            2 if cubic else 1,
-            shrink,
-            a["exclude_outside"],
-        )
+        kernel, reach = meaning._KERNELS[a["mode"]](a["cubic_a"])
+        taps = meaning._taps(positions, old, kernel, reach, shrink, a["exclude_outside"])
+        matrix = meaning._weights(old, *taps)
         axes.append(_Axis(dim, *_banded(matrix), tuple(outside.tolist())))
     return axes
 
@@ -108,6 +103,8 @@ def _resize(call: NodeCall) -> TaskText:
             head.append(table("volatile bool", f"outside{axis.dim}", axis.outside))
     split = unravel([y.shape[d] for d in others], prefix="r")
     body += [*split, *(f"const int64_t i{d} = r{i};" for i, d in enumerate(others))]
+    if nearest and (run := _nearest_run(x, y, axes, inner)):
+        return TaskText([*body, run], math.prod(y.shape[d] for d in others), head, per=y.shape[inner])
     body.append(f"for (int64_t i{inner} = 0; i{inner} < {y.shape[inner]}; ++i{inner}) {{")
     out = " || ".join(f"outside{a.dim}[i{a.dim}]" for a in axes if any(a.outside))
     extrapolation = call.attrs["extrapolation_value"]
@@ -138,6 +135,27 @@ def _resize(call: NodeCall) -> TaskText:
     body += [f"  {_store(address(y, names), 'total0', dtype)}", "}"]
     per = y.shape[inner] * math.prod(a.taps for a in axes)
     return TaskText(body, math.prod(y.shape[d] for d in others), head, per=per, parts=frozenset({"arith"}))
+
+
+_MAX_REPEATS = 8
+"""Maximum copies of an element that vectors are shuffled for."""
+
+
+def _nearest_run(x: Box, y: Box, axes: Sequence[_Axis], inner: int) -> str:
+    """Return a line as a run that is copied, or whose elements are repeated; empty if it is neither."""
+    if any(any(a.outside) for a in axes):
+        return ""
+    names = [f"start{d}[i{d}]" if any(a.dim == d for a in axes) else f"i{d}" for d in range(len(x.shape))]
+    names[inner] = "0"
+    to = address(y, [*(f"i{d}" if d != inner else "0" for d in range(len(y.shape)))])
+    resized = next((a for a in axes if a.dim == inner), None)
+    if resized is None:
+        return f"copy_steps<{y.strides[inner]}, {x.strides[inner]}>({to}, {address(x, names)}, {y.shape[inner]});"
+    times = y.shape[inner] // max(x.shape[inner], 1)
+    repeated = resized.start == tuple(i // times for i in range(x.shape[inner] * times)) if times else False
+    if not repeated or times > _MAX_REPEATS or (x.strides[inner], y.strides[inner]) != (1, 1):
+        return ""
+    return f"repeat_run<{times}>({to}, {address(x, names)}, {x.shape[inner]});"
 
 
 def _resize_pack(call: NodeCall) -> TaskText:
@@ -245,35 +263,154 @@ def _resizable(call: NodeCall) -> Support | None:
 # ── grids ──
 
 
-_STRIP = 128
+_STRIP = 512
 """Taps of a strip of grid positions, computed once and used for all channels."""
+_MAX_LANES = 16
+"""Maximum positions of a vector. Strips are whole vectors."""
 
 
 def _grid_sample(call: NodeCall) -> TaskText:
-    """Return the text of a strip of grid positions per task: compute taps and weights once, then sum channel by channel."""
-    x, y = whole(call, 0), result(call)
-    outer = (y.shape[0], *y.shape[2:])
-    total, max_taps = math.prod(outer), _taps(call)
-    strip = max(1, min(_STRIP // max_taps, total))
-    kind = storage(call.outputs[0].dtype)
-    names = [f"i{d}" for d in range(len(outer))]
+    """Return the text of a strip of an image's grid positions per task: taps and weights in vectors of positions, then all channels."""
+    x, grid, y = whole(call, 0), whole(call, 1), result(call)
+    n, space, taps = len(x.shape) - 2, y.shape[2:], _taps(call)
+    total = math.prod(space)
+    if not y.shape[0] * total:
+        return TaskText([], 0)
+    most = -(-total // _MAX_LANES) * _MAX_LANES
+    strip = min(max(_STRIP // taps // _MAX_LANES, 1) * _MAX_LANES, most)
+    strips = -(-total // strip)
+    index = "int32_t" if sum(x.strides[2 + d] * (x.shape[2 + d] - 1) for d in range(n)) < 2**31 else "int64_t"
+    sum_type = "double" if call.outputs[0].dtype is DType.FLOAT64 else "float"
+    split, names = _positions(space, grid.strides[1:-1], y.strides[2:])
+    grids = [
+        f"g[{d}][u] = (double)load<1>({address(grid, ['image', *names, str(n - 1 - d)])});" for d in range(n)
+    ]
+    sums = _channel_sums if x.strides[1] == y.strides[1] == 1 else _position_sums
     body = [
-        f"const int64_t first = task * {strip}, count = {total} - first < {strip} ? {total} - first : {strip};",
-        f"int64_t at[{strip}][{max_taps}], taps[{strip}], to[{strip}]; double share[{strip}][{max_taps}];",
-        "for (int64_t p = 0; p < count; ++p) {",
-        "  const int64_t task = first + p;",
-        *(f"  {line}" for line in _places(call, "at[p]", "share[p]", "taps[p]")),
-        f"  to[p] = {address(y, [names[0], '0', *names[1:]])} - {y.arg};",
+        f"const int64_t image = task / {strips}, first = task % {strips} * {strip};",
+        f"const int64_t count = {total} - first < {strip} ? {total} - first : {strip};",
+        f"double g[{n}][{strip}]; {sum_type} share[{taps}][{strip}]; {index} at[{taps}][{strip}];",
+        f"for (int64_t u = 0; u < {strip}; ++u) {{  // behind the last position the same again",
+        "  const int64_t p = first + (u < count ? u : count - 1);",
+        *(f"  {line}" for line in (*split, *grids)),
         "}",
-        f"for (int64_t c = 0; c < {x.shape[1]}; ++c)",
-        "  for (int64_t p = 0; p < count; ++p) {",
-        "    double total = 0;",
-        f"    for (int64_t k = 0; k < taps[p]; ++k) total += (double)load<1>({x.arg} + at[p][k] + c * {x.strides[1]}) * share[p][k];",
-        f"    store<1>({y.arg} + to[p] + c * {y.strides[1]}, convert<{kind}>(total));",
-        "  }",
+        f"for (int64_t u = 0; u < {strip}; u += D_LANES) {{",
+        *(f"  {line}" for line in _vector_taps(call, index, sum_type)),
+        "}",
+        f"const auto *const from = {address(x, ['image', *['0'] * (n + 1)])};",
+        *sums(call, split, names),
+    ]
+    head = [
+        "constexpr int D_LANES = VECTOR_BYTES > 8 ? VECTOR_BYTES / 8 : 1;",
+        f"constexpr int L = VECTOR_BYTES > 8 ? VECTOR_BYTES / sizeof({sum_type}) : 1;",
+        f"typedef vec<{sum_type}, L> V;",
     ]
     per = strip * x.shape[1] * 16
-    return TaskText(body, -(-total // strip), per=per, parts=frozenset({"sampling"}))
+    return TaskText(body, y.shape[0] * strips, head, per=per, parts=frozenset({"sampling"}))
+
+
+def _position_sums(call: NodeCall, split: Sequence[str], names: Sequence[str]) -> list[str]:
+    """Return lines that compute the results of a strip, in vectors of positions."""
+    x, y, taps = whole(call, 0), result(call), _taps(call)
+    kind = storage(call.outputs[0].dtype)
+    to = address(y, ["image", "c", *names])
+    contiguous = "p" in names and y.strides[2 + names.index("p")] == 1
+    store = [f"store<L>({to}, convert<{kind}>(sum), count - u < L ? count - u : L);"]
+    scatter = [
+        "row<elem<V>, L> sums = bitcast<row<elem<V>, L>>(sum);",
+        "for (int64_t i = 0; i < L && u + i < count; ++i) {",
+        "  const int64_t p = first + u + i;",
+        *(f"  {line}" for line in split),
+        f"  store<1>({to}, convert<{kind}>(sums.at[i]));",
+        "}",
+    ]
+    return [
+        f"for (int64_t c = 0; c < {x.shape[1]}; ++c)",
+        "  for (int64_t u = 0; u < count; u += L) {",
+        "    V sum = {};",
+        f"    for (int k = 0; k < {taps}; ++k) {{",
+        "      const auto where = load<L>(at[k] + u);",
+        f"      const V value = raw<elem<V>>(gather_at<L>(from + c * {x.strides[1]}, select(where < 0, where - where, where)));",
+        "      sum += select(where < 0, splat<V>(0), value) * load<L>(share[k] + u);",
+        "    }",
+        *(["    const int64_t p = first + u;"] if contiguous else []),
+        *(f"    {line}" for line in (store if contiguous else scatter)),
+        "  }",
+    ]
+
+
+def _channel_sums(call: NodeCall, split: Sequence[str], names: Sequence[str]) -> list[str]:
+    """Return lines that compute the results of a strip, in vectors of contiguous channels."""
+    x, taps = whole(call, 0), _taps(call)
+    to = f"{address(result(call), ['image', 'c', *names])}, convert<{storage(call.outputs[0].dtype)}>(sum)"
+    step = [
+        "{lanes} sum = {{}};",
+        f"for (int k = 0; k < {taps}; ++k)",
+        "  if (at[k][u] >= 0) sum += raw<elem<V>>(load<{n}>(from + at[k][u] + c)) * share[k][u];",
+        f"store<{{n}}>({to});",
+    ]
+    return [
+        "for (int64_t u = 0; u < count; ++u) {",
+        "  const int64_t p = first + u;",
+        *(f"  {line}" for line in split),
+        "  int64_t c = 0;",
+        f"  for (; c + L <= {x.shape[1]}; c += L) {{",
+        *(f"    {line.format(lanes='V', n='L')}" for line in step),
+        "  }",
+        f"  for (; c < {x.shape[1]}; ++c) {{",
+        *(f"    {line.format(lanes='elem<V>', n='1')}" for line in step),
+        "  }",
+        "}",
+    ]
+
+
+def _positions(space: Sequence[int], *strides: Sequence[int]) -> tuple[list[str], list[str]]:
+    """Return lines that split a position ``p`` into indices, and their names. Compact dims are one."""
+    dims = [d for d, size in enumerate(space) if size > 1]
+    if all(s[a] == s[b] * space[b] for s in strides for a, b in pairwise(dims)):
+        return [], ["p" if [d] == dims[-1:] else "0" for d in range(len(space))]
+    return unravel(space, "p", "r"), [f"r{d}" for d in range(len(space))]
+
+
+def _vector_taps(call: NodeCall, index: str, sum_type: str) -> list[str]:
+    """Return lines that compute the taps of positions from ``u`` on: offsets, -1 outside of the image, and weights."""
+    x, a, n = whole(call, 0), call.attrs, call.tensor(0).spec.rank - 2
+    mode, (low, high) = a["mode"], _reach(a["mode"])
+    how = f"{_PADS[a['padding_mode']]}, {'true' if a['align_corners'] else 'false'}"
+    lines = ["typedef vec<double, D_LANES> D;"]
+    for d in range(n):
+        size = x.shape[2 + d]
+        unnormalized = f"unnormalized<{how.split(', ')[1]}>(load<D_LANES>(g[{d}] + u), {size})"
+        placed = unnormalized if mode == "cubic" else f"padded<{how}>({unnormalized}, {size})"
+        lines.append(f"const D a{d} = {placed}, low{d} = {'rint' if mode == 'nearest' else 'floor'}(a{d});")
+    for d in range(n):
+        size = x.shape[2 + d]
+        tap = (
+            f"padded<{how}>((D)(low{d} + (double)k{d}), {size})"
+            if mode == "cubic"
+            else f"low{d} + (double)k{d}"
+        )
+        # From the fraction: beyond 2^53 all taps of a position are one number.
+        kernel = "keys" if mode == "cubic" else "triangle"
+        weight = "splat<D>(1)" if mode == "nearest" else f"{kernel}((D)((double)k{d} - (a{d} - low{d})))"
+        lines += [
+            f"#pragma GCC unroll {high - low}",
+            f"for (int k{d} = {low}; k{d} < {high}; ++k{d}) {{",
+            f"  const D t{d} = {tap}, w{d} = {f'w{d - 1} * ' if d else ''}{weight};",
+            f"  const auto inside{d} = {f'inside{d - 1} & ' if d else ''}(t{d} >= 0) & (t{d} <= {x.shape[2 + d] - 1}.0);",
+        ]
+    offset = " + ".join(f"t{d} * {x.strides[2 + d]}.0" for d in range(n))
+    k = " + ".join(f"(k{d} - {low}) * {(high - low) ** (n - 1 - d)}" for d in range(n))
+    weight, inside = f"w{n - 1}", f"inside{n - 1}"
+    # NaN and infinite positions have no tap inside; their weights are NaN.
+    return [
+        *lines,
+        f"  const auto read = {inside} | ({weight} != {weight});",
+        f"  const D offset = select({inside}, (D)({offset}), select(read, splat<D>(0), splat<D>(-1)));",
+        f"  store<D_LANES>(at[{k}] + u, raw<{index}>(offset));",
+        f"  store<D_LANES>(share[{k}] + u, raw<{sum_type}>({weight}));",
+        "}" * n,
+    ]
 
 
 def _grid_sample_channels(call: NodeCall) -> TaskText:
@@ -306,6 +443,9 @@ _CHANNELS_LAST_GROUPS = 8
 """Minimum GPU threads of a grid position with contiguous channels."""
 
 
+_PADS = {"zeros": 0, "border": 1, "reflection": 2}
+
+
 def _reach(mode: str) -> tuple[int, int]:
     """Return the offsets of the first and past the last tap."""
     return {"nearest": (0, 1), "cubic": (-1, 3)}.get(mode, (0, 2))
@@ -320,7 +460,7 @@ def _places(call: NodeCall, at: str, weights: str, taps: str, position: str = "t
     """Return lines that compute the taps of a grid position: the offsets and weights of those inside the image, and their number."""
     x, grid, y, a = whole(call, 0), whole(call, 1), result(call), call.attrs
     n, mode, aligned = len(x.shape) - 2, a["mode"], "true" if a["align_corners"] else "false"
-    pad = {"zeros": 0, "border": 1, "reflection": 2}[a["padding_mode"]]
+    pad = _PADS[a["padding_mode"]]
     index_names = [f"i{d}" for d in range(n + 1)]
     lines = unravel((y.shape[0], *y.shape[2:]), position)
     for d in range(n):
