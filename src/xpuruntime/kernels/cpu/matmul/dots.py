@@ -1,4 +1,4 @@
-"""Products that read both sides in place: dot products of few rows or few columns, and batches of tiny matrices (``templates/gemm_dots.h``).
+"""Products that read both sides in place: dot products of few columns, and batches of tiny matrices (``templates/gemm_dots.h``).
 
 A product with few columns is computed with its sides exchanged: its rows, which are contiguous along k, become the columns.
 """
@@ -17,7 +17,7 @@ from ...portable.text import ACTIVATIONS, offset_text
 from ...spec.product import Product, even_stride
 from ..abi import isa_of
 from .gemm_text import epilogue, sum_text
-from .gemm_tiling import STREAMED_ROWS, by_tiles
+from .gemm_tiling import STREAMED_ROWS
 
 __all__ = ["in_place", "in_place_stage", "oriented"]
 
@@ -39,27 +39,27 @@ assert max(_TILE_COLUMNS) == STREAMED_ROWS
 def oriented(call: NodeCall, p: Product, target: CodegenTarget) -> Product:
     """Return the product, with its sides exchanged if it has few columns and the other side can be read in place along rows or along k.
 
-    AMX is faster if B is packed at load.
+    The answer is the same for any number of rows, which share a weight, and for weights that are inputs, as in training: the order of the sums
+    depends on it. With AMX, bfloat16 is faster if B is packed.
     """
-    few = p.n == 1 or p.n <= STREAMED_ROWS < p.m
-    amx = call.tensor(p.b).is_weight and by_tiles(p, call.outputs[0].dtype, False, isa_of(target))
-    exchanged = p.exchanged() if few and p.codes is None and not amx else None
+    amx = call.outputs[0].dtype is DType.BFLOAT16 and "amx-bf16" in isa_of(target).features
+    exchanged = p.exchanged() if p.n <= STREAMED_ROWS and p.codes is None and not amx else None
     if exchanged is None:
         return p
     along_k, along_n = exchanged.b_strides[-2:]
     streams = p.n == 1 and along_n == 1 and not call.tensor(p.a).is_weight
-    return exchanged if along_k == 1 or streams or _is_tiny(exchanged) else p
+    tiny = not call.tensor(p.b).is_weight and _is_tiny(exchanged)
+    return exchanged if along_k == 1 or streams or tiny else p
 
 
 def in_place(call: NodeCall, p: Product) -> bool:
-    """Return whether a product has few rows and columns that are contiguous along k, or is one of a batch of tiny ones.
+    """Return whether a product has exchanged sides and columns that are contiguous along k, or is one of a batch of tiny ones.
 
-    A weight on the right is packed at load, unless the sides are exchanged.
+    Other products of few rows sum in the order of those whose weight is packed at load.
     """
-    packed = call.tensor(p.b).is_weight and p.a < p.b
-    if p.codes is not None or packed or p.m > STREAMED_ROWS:
+    if p.codes is not None or p.m > STREAMED_ROWS or (call.tensor(p.b).is_weight and p.a < p.b):
         return False
-    return p.b_strides[-2] == 1 or _is_tiny(p)
+    return (p.a > p.b and p.b_strides[-2] == 1) or _is_tiny(p)
 
 
 def _is_tiny(p: Product) -> bool:
