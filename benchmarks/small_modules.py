@@ -136,7 +136,7 @@ def built(name: str) -> tuple[nn.Module, tuple[Any, ...]]:
 
 def difference(got: Any, want: Any) -> float:
     """Return max|d| / max|ref|."""
-    a, b = np.asarray(got).astype(np.float64), want.detach().double().numpy()
+    a, b = (torch.as_tensor(v).detach().double().numpy() for v in (got, want))
     if a.shape != b.shape:
         return float("inf")
     return float(np.abs(a - b).max() / max(1e-30, np.abs(b).max()))
