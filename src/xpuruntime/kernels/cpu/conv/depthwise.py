@@ -21,7 +21,7 @@ from ...spec.conv_shape import ConvShape
 from ..abi import function, isa_of
 from ..matmul.gemm_tiling import registers
 
-__all__ = ["CpuDepthwise", "rows_are_known"]
+__all__ = ["CpuDepthwise", "channels_stage", "rows_are_known"]
 
 
 class CpuDepthwise(Kernel):
@@ -49,31 +49,52 @@ class CpuDepthwise(Kernel):
         shape, dtype = ConvShape.of(call), call.outputs[0].dtype
         sums = DType.FLOAT64 if dtype is DType.FLOAT64 else DType.FLOAT32
         lanes = isa_of(target).lanes(sums.bits // 8)
-        rows, channels, tasks = shape.cut(target.config.max_threadgroup_3d_z, shape.groups, 4 * lanes)
-        args, c = operands(call, "in1")
         kind = f"{C_TYPES[dtype]}, act::{act_of(call)}, {lanes if shape.x[1] == 1 else 1}"
         block = _block(call, shape, registers(isa_of(target)))
         run = "run" if block is None else "run_rows"
         kind += "" if block is None else f", {block[0]}, {block[1]}, {shape.kernel[2]}, {shape.stride[2]}"
         pairs = block is not None and _takes_pairs(dtype, shape, isa_of(target))
         kind += ", depthwise::ByPairs" if pairs else ""
-        body = (
-            f"  static const conv::Shape shape = {shape_text(shape)};\n"
-            f"  static const depthwise::Tasks tasks = {{{rows}, {channels}, {-(-shape.groups // channels)}}};\n"
-            f"  depthwise::{run}<{kind}>(shape, tasks, {c['x']}, {c['filters']}, {c['bias']}, {c['residual']}, {c['y']}, begin, end);"
-        )
-        stage = Stage(
-            stem=stem_of("depthwise", shape),
-            source=function(body, shape.about(call)),
-            args=args,
-            tasks=tasks,
-            grain=max(1, GRAIN_FLOPS // 8 * tasks // max(shape.flops(2), 1)),
-            parts=frozenset({"conv_depthwise"}),
-            flops=shape.flops(2),
-            bytes=shape.bytes(call),
-        )
+        stage = channels_stage(
+            call, shape, f"{run}<{kind}>", lanes, target, stem="depthwise", part="conv_depthwise", grain_flops=GRAIN_FLOPS // 8
+        )  # fmt: skip
         packed = _pairs(shape) if pairs else _taps(shape, sums)
         return LoweredCall((stage,), weights={1: packed}, accumulates=sums.value)
+
+
+def channels_stage(
+    call: NodeCall,
+    shape: ConvShape,
+    call_text: str,
+    lanes: int,
+    target: CodegenTarget,
+    *,
+    stem: str,
+    part: str,
+    grain_flops: int,
+) -> Stage:
+    """Return the stage that calls ``call_text``, a function of ``namespace depthwise``. Its tasks are some rows of some channels.
+
+    shape: that of the convolution as a depthwise one, with a group for each channel. grain_flops: work that is worth a thread.
+    """
+    rows, channels, tasks = shape.cut(target.config.max_threadgroup_3d_z, shape.groups, 4 * lanes)
+    args, c = operands(call, "in1")
+    body = (
+        f"  static const conv::Shape shape = {shape_text(shape)};\n"
+        f"  static const depthwise::Tasks tasks = {{{rows}, {channels}, {-(-shape.groups // channels)}}};\n"
+        f"  depthwise::{call_text}(shape, tasks, {c['x']}, {c['filters']}, {c['bias']}, {c['residual']}, {c['y']}, begin, end);"
+    )
+    own = ConvShape.of(call)
+    return Stage(
+        stem=stem_of(stem, own),
+        source=function(body, own.about(call)),
+        args=args,
+        tasks=tasks,
+        grain=max(1, grain_flops * tasks // max(own.flops(2), 1)),
+        parts=frozenset({part}),
+        flops=own.flops(2),
+        bytes=own.bytes(call),
+    )
 
 
 def _taps(shape: ConvShape, sums: DType) -> Packed:

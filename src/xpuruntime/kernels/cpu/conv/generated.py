@@ -2,8 +2,8 @@
 
 A task gathers the input windows of a block of pixels into its scratch and multiplies them by packed filters; a register tile of pixels by
 vectors of filters accumulates. Constant filters are packed at load. A 1x1 convolution is a plain GEMM that reads its input in place
-(``pointwise``), and so is one of one channel along one dim, whose windows overlap (``windows``). A transposed convolution with constant
-filters is several ordinary ones (``phases``). With few filters, vectors run along output positions instead (``pixels``), and over several
+(``pointwise``), and so is one of one channel along one dim, whose windows overlap (``windows``). A transposed convolution is several
+ordinary ones (``phases``). With few filters, vectors run along output positions instead (``pixels``), and over several
 groups where each has few channels (``grouped``). ``NaiveConv`` supports the remaining nodes.
 """
 

@@ -11,14 +11,12 @@ from ....codegen.c_types import C_TYPES
 from ....codegen.target import CodegenTarget
 from ....program.program import RecipeStep
 from ....types import DType, TensorSpec
-from ...kernel import LoweredCall, NodeCall, Packed, Stage
-from ...portable.text import shape_text
-from ...portable.windows.conv import operands
-from ...spec.conv import GRAIN_FLOPS, act_of, stem_of
+from ...kernel import LoweredCall, NodeCall, Packed
+from ...spec.conv import GRAIN_FLOPS, act_of
 from ...spec.conv_shape import ConvShape
-from ..abi import function, isa_of
+from ..abi import isa_of
 from ..matmul.gemm_tiling import registers
-from .depthwise import rows_are_known
+from .depthwise import channels_stage, rows_are_known
 
 __all__ = ["GroupedTiling", "grouped_tiling", "lower_grouped"]
 
@@ -59,25 +57,11 @@ def lower_grouped(
     dtype = call.outputs[0].dtype
     sums = DType.FLOAT64 if dtype is DType.FLOAT64 else DType.FLOAT32
     wide = replace(shape, groups=shape.groups * shape.channels, channels=1, filters=1)
-    rows, channels, tasks = wide.cut(target.config.max_threadgroup_3d_z, wide.groups, 4 * tile.lanes)
-    args, c = operands(call, "in1")
     kind = f"{C_TYPES[dtype]}, act::{act_of(call)}, {tile.lanes}, 1, {tile.pixels}, {shape.kernel[2]}, {shape.stride[2]}"
-    body = (
-        f"  static const conv::Shape shape = {shape_text(wide)};\n"
-        f"  static const depthwise::Tasks tasks = {{{rows}, {channels}, {-(-wide.groups // channels)}}};\n"
-        f"  depthwise::run_rows<{kind}, depthwise::ByGroups<{shape.channels}>>(\n"
-        f"      shape, tasks, {c['x']}, {c['filters']}, {c['bias']}, {c['residual']}, {c['y']}, begin, end);"
-    )
-    stage = Stage(
-        stem=stem_of("conv", shape),
-        source=function(body, shape.about(call)),
-        args=args,
-        tasks=tasks,
-        grain=max(1, GRAIN_FLOPS * tasks // max(shape.flops(2), 1)),
-        parts=frozenset({"conv_grouped"}),
-        flops=shape.flops(2),
-        bytes=shape.bytes(call),
-    )
+    stage = channels_stage(
+        call, wide, f"run_rows<{kind}, depthwise::ByGroups<{shape.channels}>>", tile.lanes, target,
+        stem="conv", part="conv_grouped", grain_flops=GRAIN_FLOPS,
+    )  # fmt: skip
     steps = (
         RecipeStep("cast", ("%in",), {"dtype": sums.value}),
         RecipeStep("reshape", ("%0",), {"shape": [wide.groups, shape.channels, shape.taps]}),
