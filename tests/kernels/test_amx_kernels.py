@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.emulated_amx import EmulatedTiles
-from support.native import check
+from support.native import check, compile_native, run_native
 from support.one_kernel import Weight, channels_last, check_kernel
 
 from xpuruntime import _core
@@ -100,6 +100,37 @@ def test_products_drawn_at_random(m: int, n: int, k: int, weight: bool) -> None:
 def test_products_end_in_bias_residual_and_activation(target: CppTarget, act: str) -> None:
     graph, feeds, weights = linear(19, 45, 100, act=act, lead=(2, 3))
     check(graph, feeds, weights=weights, target=target, passes="none")
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("kernel", ["int4_weights", "int4_weights_128", "int8_weights", "fp8_weights"])
+@pytest.mark.parametrize("shape", [(9, 70, 96), (33, 64, 33), (211, 130, 1100)])
+def test_weights_of_codes_become_operands_of_tiles(
+    target: CppTarget, kernel: str, shape: tuple[int, int, int]
+) -> None:
+    """Next to the same codes without tiles, which have tests of their own."""
+    graph, feeds, weights = linear(*shape, act="silu")
+    policy = {"matmul": kernel}
+    got, want = (
+        run_native(graph, feeds, weights=weights, kernels=policy, target=t)["y"].astype(np.float32)
+        for t in (target, "cpu:x86-64-v4+bf16")
+    )
+    assert np.isfinite(want).all()
+    assert abs(got - want).max() <= abs(want).max() / 256
+    assert (
+        "gemm_block_tiles<" in compile_native(graph, feeds, kernels=policy, target=target).binaries[0].source
+    )
+
+
+def test_rows_of_few_and_many_share_codes() -> None:
+    for kernel in ("int4_weights", "int8_weights"):
+        packed = []
+        for m in (1, 200):
+            graph, feeds, _ = linear(m, 70, 96)
+            packed.append(compile_native(graph, feeds, kernels={"matmul": kernel}, target=OWN).recipes[0])
+        assert packed[0].steps == packed[1].steps
+        assert packed[0].spec == packed[1].spec
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -218,12 +218,18 @@ static void gemm_widen(const S *a, int64_t row_stride, int64_t k_stride, int64_t
 
 template <int R> struct gemm_rows { static constexpr int value = R; };
 
+// Whether B is codes that a task turns into operands (gemm_opened.h), and the elements that tiles then read.
+template <class B> constexpr bool gemm_opens = false;
+template <bool opens, bool pairs, class B> struct gemm_operand_ { typedef B type; };
+template <class B> struct gemm_operand_<true, true, B> { typedef bf16 type; };
+template <class B> struct gemm_operand_<true, false, B> { typedef float type; };
+
 // `rows` rows of one panel's columns. P says how (see kernels/cpu/matmul/gemm_text.py, which writes it):
 //   T, A, B              types of the sums, of A and of B in storage
 //   R, NV, U, tail       rows and vectors of a tile, unrolled steps, rows of the last tile (0: it is a whole one)
 //   k, block             length of the sums, and how much of it is summed up in registers
 //   a_row, a_k           strides of A
-//   packed, b_k, b_n     B is in panels; else its strides
+//   packed, b_k, b_n     B is in panels, as codes always are; else its strides
 //   pairs                bfloat16 pairs
 // emit(sums, row) gets the finished sums of a row, NV * L of them. scratch: sums, then A widened, then B packed.
 template <class P, class Emit>
@@ -233,18 +239,23 @@ INLINE void gemm_block(const typename P::A *a, const typename P::B *b, int64_t r
     constexpr bool widen = !P::pairs && !same<typename P::A, T>;
     T *sums = (T *)scratch;
     T *wide = sums + rows * NR;
-    typename P::B *packed_b = (typename P::B *)(wide + (widen ? (rows * P::block + 15) / 16 * 16 : 0));
+    constexpr bool opens = gemm_opens<typename P::B>;
+    typedef typename gemm_operand_<opens, P::pairs, typename P::B>::type B;
+    B *const made_b = (B *)(wide + (widen ? (rows * P::block + 15) / 16 * 16 : 0));
     int64_t at = 0;
     do {  // once even when k is 0: the sums are zeros
         const int64_t k = P::k - at < P::block ? P::k - at : P::block;
         const bool last = at + k == P::k;
-        const typename P::B *panel = b + at * NR;
-        if constexpr (!P::packed) {
-            const typename P::B *from = b + at * P::b_k;
+        const B *panel = made_b;
+        if constexpr (opens) {
+            P::B::template open<NR>(b, at, k, made_b);
+        } else if constexpr (!P::packed) {
+            const B *from = b + at * P::b_k;
             int64_t done = 0;
-            if constexpr (P::b_k == 1 && P::b_n != 1) done = gemm_pack_columns<NR>(from, P::b_n, k, columns, P::pairs, packed_b);
-            gemm_pack<typename P::B, NR>(from + done * P::b_k, P::b_k, P::b_n, k - done, columns, P::pairs, packed_b + done * NR);
-            panel = packed_b;
+            if constexpr (P::b_k == 1 && P::b_n != 1) done = gemm_pack_columns<NR>(from, P::b_n, k, columns, P::pairs, made_b);
+            gemm_pack<B, NR>(from + done * P::b_k, P::b_k, P::b_n, k - done, columns, P::pairs, made_b + done * NR);
+        } else {
+            panel = b + at * NR;
         }
         if constexpr (widen) gemm_widen(a + at * P::a_k, P::a_row, P::a_k, rows, k, wide);
         const auto tile = [&](int64_t row, auto count) {
@@ -256,9 +267,9 @@ INLINE void gemm_block(const typename P::A *a, const typename P::B *b, int64_t r
             else
 #endif
             if constexpr (widen)
-                gemm_tile<T, typename P::B, R, P::NV, P::U>(wide + row * k, k, 1, panel, k, t, at > 0);
+                gemm_tile<T, B, R, P::NV, P::U>(wide + row * k, k, 1, panel, k, t, at > 0);
             else
-                gemm_tile<T, typename P::B, R, P::NV, P::U>(
+                gemm_tile<T, B, R, P::NV, P::U>(
                     (const T *)a + row * P::a_row + at * P::a_k, P::a_row, P::a_k, panel, k, t, at > 0);
             if (last)
                 for (int r = 0; r < R; ++r) emit((const T *)t + r * NR, row + r);
