@@ -1,12 +1,13 @@
 """``expert_linear`` on CPUs with matrices of codes in groups of inputs, as ``grouped`` has them for linear layers.
 
-A task is one panel of one chosen matrix: of each pair of a row and a slot, or, for many rows, of each expert with the rows that chose it.
+A task is one panel of one chosen matrix: of each pair of a row and a slot, or, for many rows, of each expert with the rows that chose it. In floats,
+an expert that many rows chose turns the codes of a panel into operands once.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ....codegen.c_types import C_TYPES
@@ -17,7 +18,9 @@ from ....storage.blocks import GroupForm
 from ...kernel import Kernel, LoweredCall, NodeCall, Packed, Stage
 from ...spec.experts import ExpertProduct, supports_groups
 from ...spec.movement.elements import STATUS
+from ...spec.product import Product
 from ..abi import isa_of
+from .gemm_tiling import OPENED_ROWS, GemmTiling, tiling
 from .group_panels import GroupPanels
 from .grouped import KINDS
 from .layer_text import LayerText
@@ -26,6 +29,9 @@ __all__ = ["KERNELS", "GroupedExperts"]
 
 _GATHERED_ROWS = 32
 """Maximum rows that pass over a panel at once."""
+
+_OPENED_GATHERED = 96
+"""Maximum rows that pass at once over a panel whose codes became operands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,19 +63,43 @@ class GroupedExperts(Kernel):
         grouped = not p.few
         layer = LayerText(p.pairs, p.n, p.k, p.halves, p.act, 0.0, p.dtype, None, None, None)
         gathered = _GATHERED_ROWS if grouped else 1
+        opened = None if self.integer or not grouped else _opened_tiling(p, panels, target)
         stage = Stage(
             stem=f"experts_int{form.bits}{'_by_int8' if self.integer else ''}_{p.rows}x{p.slots}x{p.n * p.halves}x{p.k}"
             + ("" if p.act == "none" else f"_{p.act}"),
-            source=_source(t, layer, grouped, C_TYPES[call.tensor(2).spec.dtype]),
+            source=_source(t, layer, grouped, opened, C_TYPES[call.tensor(2).spec.dtype]),
             args=("in0", "in1", "in2", "out0"),
             tasks=t.count * (p.experts if grouped else p.pairs),
             grain=layer.grain(panels.bytes * p.halves),
-            scratch_bytes=STATUS + panels.scratch_bytes(gathered, 2) + 4 * p.pairs + 128,
-            parts=layer.parts | {panels.part, "movement"},
+            scratch_bytes=STATUS
+            + panels.scratch_bytes(gathered, 2)
+            + 4 * p.pairs
+            + 128
+            + (_opened_bytes(t, opened) if opened else 0),
+            parts=layer.parts | {panels.part, "movement"} | (opened.parts if opened else frozenset()),
             flops=p.flops,
             bytes=min(p.pairs, p.experts) * p.halves * t.count * panels.bytes,
         )
         return LoweredCall((stage,), weights={1: _packed(t, stored=self.form is None)})
+
+
+def _opened_tiling(p: ExpertProduct, panels: GroupPanels, target: CodegenTarget) -> GemmTiling:
+    """Return the tiling of the rows of an expert, without AMX, whose tiles gathered rows seldom fill."""
+    isa = isa_of(target)
+    isa = replace(isa, features=frozenset(f for f in isa.features if not f.startswith("amx")))
+    product = Product(0, 1, (), (_OPENED_GATHERED,), p.n, p.k, (p.k, 1), (1, p.k), (p.n, 1))
+    return tiling(product, p.dtype, True, False, isa, target.config.matmul_tile, columns=panels.columns)
+
+
+def _opened_rows(t: GemmTiling) -> int:
+    """Return the gathered rows, rounded up to whole register tiles."""
+    return math.ceil(_OPENED_GATHERED / t.rows) * t.rows
+
+
+def _opened_bytes(t: _Sizes, opened: GemmTiling) -> int:
+    """Return the bytes of gathered rows, of their gates and sums, and of operands."""
+    columns, steps = opened.columns, math.ceil(opened.block / t.panels.form.group) * t.panels.form.group
+    return 4 * (_opened_rows(opened) * (t.p.k + 2 * columns) + (steps + 2) * columns) + 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +132,7 @@ def _packed(t: _Sizes, *, stored: bool) -> Packed:
     return Packed(made, spec, form if stored else None)
 
 
-def _source(t: _Sizes, layer: LayerText, grouped: bool, ids: str) -> str:
+def _source(t: _Sizes, layer: LayerText, grouped: bool, opened: GemmTiling | None, ids: str) -> str:
     p, panels, s = t.p, t.panels, layer.storage
     task_rows = _GATHERED_ROWS if grouped else 1
     block = panels.block_groups() if grouped else panels.groups
@@ -111,7 +141,8 @@ def _source(t: _Sizes, layer: LayerText, grouped: bool, ids: str) -> str:
         + ("; rows are grouped by expert" if grouped else ""),
         *panels.config("KERNEL_single", 1, 0, block),
         *(panels.config("KERNEL_product", panels.rows, 0, block) if grouped else []),
-        "template <class S> static void KERNEL_row(const S *x, float *to) {",
+        *(_opened_config(t, layer, opened) if opened else []),
+        "template <class S, class A> static void KERNEL_row(const S *x, A *to) {",
         "    constexpr int L = GEMM_LANES<float>;",
         f"    for (int64_t j = 0; j < {p.k}; j += L) {{",
         f"        const int64_t n = {p.k} - j < L ? {p.k} - j : L;",
@@ -127,9 +158,10 @@ def _source(t: _Sizes, layer: LayerText, grouped: bool, ids: str) -> str:
         # The first bytes of scratch are for reports.
         *(f"    {line}" for line in panels.scratch(f"(char *)scratch + {-(-STATUS // 64) * 64}", task_rows, ("tile", "gate"))),
         *([f"    int32_t *const chosen = (int32_t *)(gate + {task_rows * panels.columns});"] if grouped else ["    (void)gate;"]),
+        *([f"    KERNEL_opened::A *const rows = (KERNEL_opened::A *)((char *)chosen + {-(-4 * p.pairs // 64) * 64});"] if opened else []),
         f"    int64_t loaded = -1{', count = 0' if grouped else ''};  // whose rows are in scratch",
         "    for (int64_t task = begin; task < end; ++task) {",
-        *(f"        {line}" for line in (_by_expert(t, layer) if grouped else _by_pair(t, layer))),
+        *(f"        {line}" for line in (_by_expert(t, layer, opened) if grouped else _by_pair(t, layer))),
         "    }", "}", "",
     ]  # fmt: skip
     return "\n".join(lines)
@@ -162,7 +194,50 @@ def _by_pair(t: _Sizes, layer: LayerText) -> list[str]:
     ]
 
 
-def _by_expert(t: _Sizes, layer: LayerText) -> list[str]:
+def _opened_config(t: _Sizes, layer: LayerText, opened: GemmTiling) -> list[str]:
+    """Return the struct that configures products of gathered rows."""
+    return [
+        "struct KERNEL_opened {",
+        "    typedef float T;",
+        f"    typedef {layer.storage if opened.pairs else 'float'} A;",
+        f"    typedef {t.panels.opened} B;",
+        f"    static constexpr int R = {opened.rows}, NV = {opened.vectors}, U = 1, tail = 0;",
+        f"    static constexpr int64_t k = {t.p.k}, block = {opened.block}, a_row = {t.p.k}, a_k = 1, b_k = 0, b_n = 0;",
+        f"    static constexpr bool packed = true, pairs = {str(opened.pairs).lower()};",
+        "};",
+    ]
+
+
+def _by_opened(t: _Sizes, layer: LayerText, opened: GemmTiling) -> list[str]:
+    """Return the lines for an expert that many rows chose; tiles also multiply what is behind the rows, and leave it out."""
+    p, columns, gathered = t.p, opened.columns, _OPENED_GATHERED
+
+    def head(panel: str) -> str:
+        return f"gemm_block<KERNEL_opened>(rows, (const KERNEL_opened::B *)({panel}), whole, {columns}, inner, [&](const float *sums, int64_t at) {{"
+
+    gate = [head("b"), f"    {layer.keep_gate(columns, 'at')}", "});"] if layer.halves == 2 else []
+    return [
+        f"if (count > {OPENED_ROWS}) {{",
+        f"    float *const gate = (float *)((char *)rows + {-(-_opened_rows(opened) * p.k * 4 // 64) * 64}), *const inner = gate + {_opened_rows(opened) * columns};",
+        f"    for (int64_t first = 0; first < count; first += {gathered}) {{",
+        f"        const int64_t number = count - first < {gathered} ? count - first : {gathered}, whole = (number + {opened.rows - 1}) / {opened.rows} * {opened.rows};",
+        f"        if (loaded != expert || count > {gathered})",
+        "            for (int64_t i = 0; i < number; ++i)",
+        f"                KERNEL_row({_row_of(p, 'chosen[first + i]')}, rows + i * {p.k});",
+        *(f"        {line}" for line in gate),
+        f"        {head(f'b + {t.count * t.panels.bytes}' if layer.halves == 2 else 'b')}",
+        "            if (at >= number) return;",
+        "            const int64_t r = chosen[first + at];",
+        *(f"            {line}" for line in layer.epilogue(columns, gate_row="at")),
+        "        });",
+        "    }",
+        "    loaded = expert;",
+        "    continue;",
+        "}",
+    ]
+
+
+def _by_expert(t: _Sizes, layer: LayerText, opened: GemmTiling | None) -> list[str]:
     p, rows = t.p, t.panels.rows
     return [
         f"const int64_t expert = task / {t.count}, panel = task % {t.count};",
@@ -174,6 +249,7 @@ def _by_expert(t: _Sizes, layer: LayerText) -> list[str]:
         "    }",
         "}",
         _matrix(t),
+        *(_by_opened(t, layer, opened) if opened else []),
         f"for (int64_t first = 0; first < count; first += {_GATHERED_ROWS}) {{",
         f"    const int64_t number = count - first < {_GATHERED_ROWS} ? count - first : {_GATHERED_ROWS}, whole = number / {rows} * {rows};",
         f"    if (loaded != expert || count > {_GATHERED_ROWS})",
