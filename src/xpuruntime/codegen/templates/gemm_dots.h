@@ -1,4 +1,4 @@
-// needs: gemm
+// needs: gemm transpose
 // Products of few rows whose other side is read in place: dot products along k, and products of tiny matrices.
 
 // R rows of A times C columns of B, both contiguous along k. A register sums GEMM_RUN products before its sum joins the total.
@@ -37,28 +37,7 @@ INLINE void gemm_dot_tile(const A *a, int64_t row_stride, const B *b, int64_t co
 #undef GEMM_EACH
 }
 
-// A square of 4 x 4 or 8 x 8, transposed. A half line is loaded once: strides of powers of two map the lines of many columns to few cache sets.
 constexpr int GEMM_SQUARE = VECTOR_BYTES >= 32 ? 8 : 4;
-template <class V> INLINE void gemm_turn(V (&x)[4]) {
-    const V ab = __builtin_shufflevector(x[0], x[1], 0, 4, 1, 5), cd = __builtin_shufflevector(x[2], x[3], 0, 4, 1, 5);
-    const V ab2 = __builtin_shufflevector(x[0], x[1], 2, 6, 3, 7), cd2 = __builtin_shufflevector(x[2], x[3], 2, 6, 3, 7);
-    x[0] = __builtin_shufflevector(ab, cd, 0, 1, 4, 5), x[1] = __builtin_shufflevector(ab, cd, 2, 3, 6, 7);
-    x[2] = __builtin_shufflevector(ab2, cd2, 0, 1, 4, 5), x[3] = __builtin_shufflevector(ab2, cd2, 2, 3, 6, 7);
-}
-template <class V> INLINE void gemm_turn(V (&x)[8]) {
-    V low[4], high[4];
-    GEMM_UNROLL for (int l = 0; l < 4; ++l) {
-        low[l] = __builtin_shufflevector(x[l], x[l + 4], 0, 1, 2, 3, 8, 9, 10, 11);
-        high[l] = __builtin_shufflevector(x[l], x[l + 4], 4, 5, 6, 7, 12, 13, 14, 15);
-    }
-    GEMM_UNROLL for (int half = 0; half < 2; ++half) {
-        V *r = half ? high : low;
-        const V ab = __builtin_shufflevector(r[0], r[1], 0, 8, 1, 9, 4, 12, 5, 13), cd = __builtin_shufflevector(r[2], r[3], 0, 8, 1, 9, 4, 12, 5, 13);
-        const V ab2 = __builtin_shufflevector(r[0], r[1], 2, 10, 3, 11, 6, 14, 7, 15), cd2 = __builtin_shufflevector(r[2], r[3], 2, 10, 3, 11, 6, 14, 7, 15);
-        x[4 * half] = __builtin_shufflevector(ab, cd, 0, 1, 8, 9, 4, 5, 12, 13), x[4 * half + 1] = __builtin_shufflevector(ab, cd, 2, 3, 10, 11, 6, 7, 14, 15);
-        x[4 * half + 2] = __builtin_shufflevector(ab2, cd2, 0, 1, 8, 9, 4, 5, 12, 13), x[4 * half + 3] = __builtin_shufflevector(ab2, cd2, 2, 3, 10, 11, 6, 7, 14, 15);
-    }
-}
 
 // R rows of A times N vectors of Q columns of B, both contiguous along k. Lanes are columns: sums are those of gemm_tile with one accumulator for
 // each, bit by bit. Lines of B are read by whole cache lines, because strides of powers of two map many lines to few cache sets.
@@ -83,7 +62,7 @@ INLINE void gemm_column_tile(const T *a, int64_t row_stride, const T *b, int64_t
                     GEMM_UNROLL for (int at = 0; at < LINE; at += Q) {
                         V x[Q];
                         GEMM_UNROLL for (int l = 0; l < Q; ++l) x[l] = load<Q>(line(v * Q + l) + i + at);
-                        gemm_turn(x);
+                        transpose_square(x);
                         GEMM_UNROLL for (int w = 0; w < Q; ++w)
                             GEMM_UNROLL for (int r = 0; r < R; ++r) sum[r][v] += splat<V>(a[r * row_stride + i + at + w]) * x[w];
                     }
