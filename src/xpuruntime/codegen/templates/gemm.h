@@ -54,7 +54,8 @@ constexpr int64_t GEMM_PAIRS_RUN = 128;  // bfloat16: rounding of the operands i
 // tile (+)= a x panel. Each of U steps of k has its own accumulators: with few rows that hides the FMA latency, and the
 // panel, which is then read from memory, is prefetched. Steps and loops over sums are macros: sums handed to a function by reference
 // would live in memory.
-template <class T, class B, int R, int NV, int U>
+// STEP: elements from a row of the panel to the next, which are NV * L if it is packed.
+template <class T, class B, int R, int NV, int U, int64_t STEP = NV * GEMM_LANES<T>>
 __attribute__((noinline)) static void gemm_tile(
     const T *RESTRICT a, int64_t row_stride, int64_t k_stride, const B *RESTRICT panel, int64_t k, T *RESTRICT tile, bool more) {
     constexpr int L = GEMM_LANES<T>;
@@ -72,7 +73,7 @@ __attribute__((noinline)) static void gemm_tile(
             GEMM_UNROLL for (int v = 0; v < NV; ++v) sum[u][r][v] += x * b[v];                                       \
         }                                                                                                            \
         a += k_stride;                                                                                               \
-        panel += NV * L;                                                                                             \
+        panel += STEP;                                                                                               \
     }
 #define GEMM_EACH GEMM_UNROLL for (int r = 0; r < R; ++r) GEMM_UNROLL for (int v = 0; v < NV; ++v)
     do {
@@ -246,16 +247,19 @@ INLINE void gemm_block(const typename P::A *a, const typename P::B *b, int64_t r
     do {  // once even when k is 0: the sums are zeros
         const int64_t k = P::k - at < P::block ? P::k - at : P::block;
         const bool last = at + k == P::k;
+        const bool in_place = !P::packed && !P::pairs && P::b_n == 1 && columns == NR && rows <= P::R;  // read once, so a copy is not repaid
         const B *panel = made_b;
         if constexpr (opens) {
             P::B::template open<NR>(b, at, k, made_b);
-        } else if constexpr (!P::packed) {
+        } else if constexpr (P::packed) {
+            panel = b + at * NR;
+        } else if (in_place) {
+            panel = b + at * P::b_k;
+        } else {
             const B *from = b + at * P::b_k;
             int64_t done = 0;
             if constexpr (P::b_k == 1 && P::b_n != 1) done = gemm_pack_columns<NR>(from, P::b_n, k, columns, P::pairs, made_b);
             gemm_pack<B, NR>(from + done * P::b_k, P::b_k, P::b_n, k - done, columns, P::pairs, made_b + done * NR);
-        } else {
-            panel = b + at * NR;
         }
         if constexpr (widen) gemm_widen(a + at * P::a_k, P::a_row, P::a_k, rows, k, wide);
         const auto tile = [&](int64_t row, auto count) {
@@ -266,11 +270,15 @@ INLINE void gemm_block(const typename P::A *a, const typename P::B *b, int64_t r
                 gemm_tile_pairs<R, P::NV, P::U>(a + row * P::a_row + at, P::a_row, panel, k, t, at > 0);
             else
 #endif
-            if constexpr (widen)
-                gemm_tile<T, B, R, P::NV, P::U>(wide + row * k, k, 1, panel, k, t, at > 0);
-            else
-                gemm_tile<T, B, R, P::NV, P::U>(
-                    (const T *)a + row * P::a_row + at * P::a_k, P::a_row, P::a_k, panel, k, t, at > 0);
+            {
+                const T *x;
+                int64_t row_stride = P::a_row, k_stride = P::a_k;
+                if constexpr (widen) x = wide + row * k, row_stride = k, k_stride = 1;
+                else x = (const T *)a + row * P::a_row + at * P::a_k;
+                if constexpr (!P::packed && P::b_n == 1)
+                    if (in_place) gemm_tile<T, B, R, P::NV, P::U, P::b_k>(x, row_stride, k_stride, panel, k, t, at > 0);
+                if (!in_place) gemm_tile<T, B, R, P::NV, P::U>(x, row_stride, k_stride, panel, k, t, at > 0);
+            }
             if (last)
                 for (int r = 0; r < R; ++r) emit((const T *)t + r * NR, row + r);
         };
