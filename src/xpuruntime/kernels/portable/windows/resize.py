@@ -31,19 +31,42 @@ __all__ = ["KERNELS"]
 class _Axis:
     """One resized dim.
 
-    start:   per output position, the first input position.
-    weights: per output position, the weights from there on.
+    size:    of the input.
+    start:   per output position, the first input position; those outside the input read its border.
+    counts:  per output position, the taps that are read.
+    weights: per output position, the weights of the taps, and zeros up to the largest count.
     outside: per output position, whether it is outside the input, and gets the extrapolation value.
     """
 
     dim: int
+    size: int
     start: tuple[int, ...]
+    counts: tuple[int, ...]
     weights: tuple[tuple[float, ...], ...]
     outside: tuple[bool, ...]
 
     @property
     def taps(self) -> int:
-        return len(self.weights[0]) if self.weights else 1
+        return max(self.counts, default=1)
+
+    @property
+    def ragged(self) -> bool:
+        return any(count != self.taps for count in self.counts)
+
+    def tables(self, sum_type: str) -> list[str]:
+        """Return the declarations of an interpolation's tables."""
+        counts = [table("int32_t", f"count{self.dim}", self.counts)] if self.ragged else []
+        return [*counts, table(sum_type, f"share{self.dim}", [w for row in self.weights for w in row])]
+
+    def loop(self, k: str) -> list[str]:
+        """Return the head of a loop over the taps of a position, with the tap's input position ``t``."""
+        d, last = self.dim, self.size - 1
+        count = f"count{d}[i{d}]" if self.ragged else str(self.taps)
+        ends = (start + count for start, count in zip(self.start, self.counts, strict=True))
+        crosses = min(self.start, default=0) < 0 or max(ends, default=0) > self.size
+        tap = f"start{d}[i{d}] + {k}"
+        place = f"{tap} < 0 ? 0 : {tap} > {last} ? {last} : {tap}" if crosses else tap
+        return [f"for (int64_t {k} = 0; {k} < {count}; ++{k}) {{", f"const int64_t t{d} = {place};"]
 
 
 def _axes(call: NodeCall) -> list[_Axis]:
@@ -64,24 +87,28 @@ def _axes(call: NodeCall) -> list[_Axis]:
             positions = meaning._COORDINATES[a["coordinates"]](at, scale, old, out)
         if a["mode"] == "nearest":
             nearest = np.clip(meaning._NEAREST[a["nearest"]](positions), 0, max(old - 1, 0)).astype(np.int64)
-            axes.append(_Axis(dim, tuple(nearest.tolist()), ((1.0,),) * out, tuple(outside.tolist())))
+            once = (1,) * out
+            axes.append(
+                _Axis(dim, old, tuple(nearest.tolist()), once, ((1.0,),) * out, tuple(outside.tolist()))
+            )
             continue
         shrink = min(scale, 1.0) if a["antialias"] else 1.0
         kernel, reach = meaning._KERNELS[a["mode"]](a["cubic_a"])
-        taps = meaning._taps(positions, old, kernel, reach, shrink, a["exclude_outside"])
-        matrix = meaning._weights(old, *taps)
-        axes.append(_Axis(dim, *_banded(matrix), tuple(outside.tolist())))
+        taps = meaning.taps_of(positions, old, kernel, reach, shrink, a["exclude_outside"])
+        axes.append(_Axis(dim, old, *_runs(taps, old), tuple(outside.tolist())))
     return axes
 
 
-def _banded(matrix: Array) -> tuple[tuple[int, ...], tuple[tuple[float, ...], ...]]:
-    """Return the rows of a band matrix as start positions and equally long runs of weights."""
-    used = [np.flatnonzero(row) for row in matrix]
-    width = max((int(u[-1] - u[0]) + 1 for u in used if u.size), default=1)
-    start = [min(int(u[0]) if u.size else 0, matrix.shape[1] - width) for u in used]
-    return tuple(start), tuple(
-        tuple(row[s : s + width].tolist()) for row, s in zip(matrix, start, strict=True)
-    )
+def _runs(
+    taps: meaning.Taps, size: int
+) -> tuple[tuple[int, ...], tuple[int, ...], tuple[tuple[float, ...], ...]]:
+    """Return the first positions of the taps that are read, their numbers, and their weights in rows of equal length."""
+    first, counts = taps.read.argmax(axis=1), taps.read.sum(axis=1)
+    width = int(counts.max(initial=1))
+    rows = np.arange(len(counts))
+    start = np.clip(taps.steps[rows, first], -width, size).astype(np.int64)  # all of them read the border
+    share = np.pad(taps.share, ((0, 0), (0, width)))[rows[:, None], first[:, None] + np.arange(width)]
+    return tuple(start.tolist()), tuple(counts.tolist()), tuple(tuple(row) for row in share.tolist())
 
 
 def _resize(call: NodeCall) -> TaskText:
@@ -97,7 +124,7 @@ def _resize(call: NodeCall) -> TaskText:
     for axis in axes:
         head.append(table("int32_t", f"start{axis.dim}", axis.start))
         if not nearest:
-            head.append(table(sum_type, f"share{axis.dim}", [w for row in axis.weights for w in row]))
+            head += axis.tables(sum_type)
         if any(axis.outside):
             # volatile: as constants, they crash NVVM of CUDA 13.0 and 13.3 if the same text has a byte copy.
             head.append(table("volatile bool", f"outside{axis.dim}", axis.outside))
@@ -121,10 +148,10 @@ def _resize(call: NodeCall) -> TaskText:
     body.append(f"  {sum_type} total0 = 0;")
     blended = axes[::-1]  # The first dim is summed first, as in the reference, so that ties round alike.
     for depth, axis in enumerate(blended):
-        body.append(f"  for (int64_t k{depth} = 0; k{depth} < {axis.taps}; ++k{depth}) {{")
+        body += [f"  {line}" for line in axis.loop(f"k{depth}")]
         if depth + 1 < len(blended):
             body.append(f"  {sum_type} total{depth + 1} = 0;")
-        at[axis.dim] = f"(start{axis.dim}[i{axis.dim}] + k{depth})"
+        at[axis.dim] = f"t{axis.dim}"
     deepest = len(blended) - 1
     for depth, axis in reversed(list(enumerate(blended))):
         value = f"({sum_type})load<1>({address(x, at)})" if depth == deepest else f"total{depth + 1}"
@@ -170,7 +197,7 @@ def _resize_pack(call: NodeCall) -> TaskText:
     names = [f"i{d}" for d in range(len(order))]
     head = [table("int32_t", f"start{a.dim}", a.start) for a in axes]
     if not nearest:
-        head += [table(sum_type, f"share{a.dim}", [w for row in a.weights for w in row]) for a in axes]
+        head += [line for a in axes for line in a.tables(sum_type)]
     # volatile: see _resize
     head += [table("volatile bool", f"outside{a.dim}", a.outside) for a in axes if any(a.outside)]
     packs = [*(y.shape[d] for d in order[:-1]), y.shape[order[-1]] // width]
@@ -193,9 +220,8 @@ def _resize_pack(call: NodeCall) -> TaskText:
     body += [f"const bool whole = {aligned};", f"{sum_type} total0[{width}] = {{}};"]
     blended = axes[::-1]
     for depth, axis in enumerate(blended):
-        body.append(f"for (int64_t k{depth} = 0; k{depth} < {axis.taps}; ++k{depth}) {{")
-        body.append(f"{sum_type} total{depth + 1}[{width}] = {{}};")
-        source[axis.dim] = f"(start{axis.dim}[i{axis.dim}] + k{depth})"
+        body += [*axis.loop(f"k{depth}"), f"{sum_type} total{depth + 1}[{width}] = {{}};"]
+        source[axis.dim] = f"t{axis.dim}"
     lanes = f"#pragma unroll\nfor (int u = 0; u < {width}; ++u)"
     deepest = len(blended)
     body += [
