@@ -141,7 +141,9 @@ BOTH, ONES, CROP = (
     ],
     ids=["two", "three", "behind ones", "behind a crop", "the first is read", "the second is read"],
 )
-def test_chains_fold_up_to_the_first_other_pad(graph: Graph, ops: list[str], padding: tuple[int, ...]) -> None:
+def test_chains_fold_up_to_the_first_other_pad(
+    graph: Graph, ops: list[str], padding: tuple[int, ...]
+) -> None:
     after = run_passes(graph, ["fold_pad", "dead_code"], context=ON, check=True)
     assert [n.op for n in after.nodes] == ops
     assert after.nodes[-1].attrs["padding"] == padding

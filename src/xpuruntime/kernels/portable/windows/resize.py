@@ -18,7 +18,6 @@ from ....codegen.loops.combine import bits_of
 from ....codegen.loops.points import address, number, storage, table, unravel
 from ....decisions import Reason, Support
 from ....ir.interp import resize as meaning
-from ....ir.interp.numbers import Array
 from ....types import DType
 from ...kernel import NodeCall
 from ...spec.support import FLOATS, NUMBERS, computes, first, refuse
@@ -53,19 +52,44 @@ class _Axis:
     def ragged(self) -> bool:
         return any(count != self.taps for count in self.counts)
 
+    @property
+    def inside(self) -> tuple[int, int]:
+        """The first output position whose taps are all inside the input, and the one after the last."""
+        at = [
+            i
+            for i, (start, count) in enumerate(zip(self.start, self.counts, strict=True))
+            if start >= 0 and start + count <= self.size
+        ]
+        return (at[0], at[-1] + 1) if at else (0, 0)
+
+    @property
+    def crosses(self) -> bool:
+        """Whether a tap is outside the input."""
+        return self.inside != (0, len(self.start))
+
     def tables(self, sum_type: str) -> list[str]:
         """Return the declarations of an interpolation's tables."""
-        counts = [table("int32_t", f"count{self.dim}", self.counts)] if self.ragged else []
-        return [*counts, table(sum_type, f"share{self.dim}", [w for row in self.weights for w in row])]
+        places = [start + k for k in range(self.taps) for start in self.start]
+        return [
+            table(sum_type, f"share{self.dim}", [w for row in self.weights for w in row]),
+            *([table("int32_t", f"count{self.dim}", self.counts)] if self.ragged else []),
+            table("int32_t", f"start{self.dim}", self.start),
+            *(
+                [table("int32_t", f"place{self.dim}", np.clip(places, 0, self.size - 1))]
+                if self.crosses
+                else []
+            ),
+        ]
 
-    def loop(self, k: str) -> list[str]:
+    def loop(self, k: str, *, border: bool) -> list[str]:
         """Return the head of a loop over the taps of a position, with the tap's input position ``t``."""
-        d, last = self.dim, self.size - 1
+        d = self.dim
         count = f"count{d}[i{d}]" if self.ragged else str(self.taps)
-        ends = (start + count for start, count in zip(self.start, self.counts, strict=True))
-        crosses = min(self.start, default=0) < 0 or max(ends, default=0) > self.size
-        tap = f"start{d}[i{d}] + {k}"
-        place = f"{tap} < 0 ? 0 : {tap} > {last} ? {last} : {tap}" if crosses else tap
+        place = (
+            f"place{d}[{k} * {len(self.start)} + i{d}]"
+            if border and self.crosses
+            else f"start{d}[i{d}] + {k}"
+        )
         return [f"for (int64_t {k} = 0; {k} < {count}; ++{k}) {{", f"const int64_t t{d} = {place};"]
 
 
@@ -122,9 +146,7 @@ def _resize(call: NodeCall) -> TaskText:
     others = [d for d in range(rank) if d != inner]
     head, body = [], []
     for axis in axes:
-        head.append(table("int32_t", f"start{axis.dim}", axis.start))
-        if not nearest:
-            head += axis.tables(sum_type)
+        head += [table("int32_t", f"start{axis.dim}", axis.start)] if nearest else axis.tables(sum_type)
         if any(axis.outside):
             # volatile: as constants, they crash NVVM of CUDA 13.0 and 13.3 if the same text has a byte copy.
             head.append(table("volatile bool", f"outside{axis.dim}", axis.outside))
@@ -132,36 +154,60 @@ def _resize(call: NodeCall) -> TaskText:
     body += [*split, *(f"const int64_t i{d} = r{i};" for i, d in enumerate(others))]
     if nearest and (run := _nearest_run(x, y, axes, inner)):
         return TaskText([*body, run], math.prod(y.shape[d] for d in others), head, per=y.shape[inner])
-    body.append(f"for (int64_t i{inner} = 0; i{inner} < {y.shape[inner]}; ++i{inner}) {{")
+    skip = []
     out = " || ".join(f"outside{a.dim}[i{a.dim}]" for a in axes if any(a.outside))
-    extrapolation = call.attrs["extrapolation_value"]
     if out:
-        fill = bits_of(extrapolation, dtype)
-        kind = f"uint{dtype.bits}_t"
-        body.append(f"  if ({out}) {{ *({kind} *)({address(y, names)}) = ({kind}){fill}; continue; }}")
-    at = list(names)
-    for axis in axes:
-        at[axis.dim] = f"start{axis.dim}[i{axis.dim}]"
+        fill, kind = bits_of(call.attrs["extrapolation_value"], dtype), f"uint{dtype.bits}_t"
+        skip = [f"if ({out}) {{ *({kind} *)({address(y, names)}) = ({kind}){fill}; continue; }}"]
+    line = f"for (int64_t i{inner} = 0; i{inner} < {y.shape[inner]}; ++i{inner}) {{"
     if nearest:
-        body += [f"  *({address(y, names)}) = *({address(x, at)});", "}"]
+        at = list(names)
+        for axis in axes:
+            at[axis.dim] = f"start{axis.dim}[i{axis.dim}]"
+        body += [line, *skip, f"*({address(y, names)}) = *({address(x, at)});", "}"]
         return TaskText(body, math.prod(y.shape[d] for d in others), head, per=y.shape[inner])
-    body.append(f"  {sum_type} total0 = 0;")
-    blended = axes[::-1]  # The first dim is summed first, as in the reference, so that ties round alike.
-    for depth, axis in enumerate(blended):
-        body += [f"  {line}" for line in axis.loop(f"k{depth}")]
-        if depth + 1 < len(blended):
-            body.append(f"  {sum_type} total{depth + 1} = 0;")
-        at[axis.dim] = f"t{axis.dim}"
-    deepest = len(blended) - 1
-    for depth, axis in reversed(list(enumerate(blended))):
-        value = f"({sum_type})load<1>({address(x, at)})" if depth == deepest else f"total{depth + 1}"
-        body.append(f"  total{depth} += share{axis.dim}[i{axis.dim} * {axis.taps} + k{depth}] * {value};")
-        body.append("  }")
-    if not blended:
-        body.append(f"  total0 = ({sum_type})load<1>({address(x, names)});")
-    body += [f"  {_store(address(y, names), 'total0', dtype)}", "}"]
+    store = _store(address(y, names), "total0", dtype)
+    inside = [*skip, *_blend(x, axes, sum_type, border=False), store]
+    if any(a.crosses for a in axes):
+        beyond = [f"i{a.dim} < {a.inside[0]} || i{a.dim} >= {a.inside[1]}" for a in axes if a.dim != inner]
+        low, high = next((a.inside for a in axes if a.dim == inner), (0, y.shape[inner]))
+        body += [
+            f"const bool border = {' || '.join(beyond) or 'false'};",
+            f"const int64_t low = border ? {y.shape[inner]} : {low}, high = border ? {y.shape[inner]} : {high};",
+            line,
+            f"if (i{inner} == low) {{  // in vectors",
+            f"for (; i{inner} < high; ++i{inner}) {{",
+            *inside,
+            "}",
+            f"if (i{inner} == {y.shape[inner]}) break;",
+            "}",
+            *skip,
+            *_blend(x, axes, sum_type, border=True),
+            store,
+            "}",
+        ]
+    else:
+        body += [line, *inside, "}"]
     per = y.shape[inner] * math.prod(a.taps for a in axes)
     return TaskText(body, math.prod(y.shape[d] for d in others), head, per=per, parts=frozenset({"arith"}))
+
+
+def _blend(x: Box, axes: Sequence[_Axis], sum_type: str, *, border: bool) -> list[str]:
+    """Return lines that compute the sum of the taps of a position, ``total0``. Taps outside the input are read where there is a border."""
+    at = [f"i{d}" for d in range(len(x.shape))]
+    blended = axes[::-1]  # The first dim is summed first, as in the reference, so that ties round alike.
+    lines = [f"{sum_type} total0 = 0;"]
+    for depth, axis in enumerate(blended):
+        lines += axis.loop(f"k{depth}", border=border)
+        if depth + 1 < len(blended):
+            lines.append(f"{sum_type} total{depth + 1} = 0;")
+        at[axis.dim] = f"t{axis.dim}"
+    for depth, axis in reversed(list(enumerate(blended))):
+        value = f"({sum_type})load<1>({address(x, at)})" if depth == len(blended) - 1 else f"total{depth + 1}"
+        lines += [f"total{depth} += share{axis.dim}[i{axis.dim} * {axis.taps} + k{depth}] * {value};", "}"]
+    if not blended:
+        lines.append(f"total0 = ({sum_type})load<1>({address(x, at)});")
+    return lines
 
 
 _MAX_REPEATS = 8
@@ -195,9 +241,9 @@ def _resize_pack(call: NodeCall) -> TaskText:
     sum_type = "float" if dtype in FLOATS - {DType.FLOAT64} else "double"
     width = _pack_width(x, y, axes, order[-1], dtype)
     names = [f"i{d}" for d in range(len(order))]
-    head = [table("int32_t", f"start{a.dim}", a.start) for a in axes]
-    if not nearest:
-        head += [line for a in axes for line in a.tables(sum_type)]
+    head = []
+    for a in axes:
+        head += [table("int32_t", f"start{a.dim}", a.start)] if nearest else a.tables(sum_type)
     # volatile: see _resize
     head += [table("volatile bool", f"outside{a.dim}", a.outside) for a in axes if any(a.outside)]
     packs = [*(y.shape[d] for d in order[:-1]), y.shape[order[-1]] // width]
@@ -220,7 +266,7 @@ def _resize_pack(call: NodeCall) -> TaskText:
     body += [f"const bool whole = {aligned};", f"{sum_type} total0[{width}] = {{}};"]
     blended = axes[::-1]
     for depth, axis in enumerate(blended):
-        body += [*axis.loop(f"k{depth}"), f"{sum_type} total{depth + 1}[{width}] = {{}};"]
+        body += [*axis.loop(f"k{depth}", border=True), f"{sum_type} total{depth + 1}[{width}] = {{}};"]
         source[axis.dim] = f"t{axis.dim}"
     lanes = f"#pragma unroll\nfor (int u = 0; u < {width}; ++u)"
     deepest = len(blended)
