@@ -26,7 +26,8 @@ def run(graph: Graph, context: PassContext | None = None) -> Graph:
         original = graph.node(node.name)
         own, rank = node.attrs["padding"], graph.spec(original.values[0]).rank
         padding = [*own, *own] if len(own) == rank - 2 else list(own)
-        pads, absorbs = [], []
+        pads: list[Node] = []
+        absorbs: list[Node] = []
         x = original.values[0]
         while (pad := graph.producer(x)) is not None and _zeros(pad):
             if not context.may_fuse(graph, (*reversed(pads), pad, original)):

@@ -86,7 +86,7 @@ _KERNELS: dict[str, Callable[[float], tuple[Callable[[Array], Array], int]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Taps:
-    """What a resize reads along one axis, per output index.
+    """The taps of a resize along one axis, per output index.
 
     steps: [out, taps], consecutive input indices; those outside of the input read its border.
     share: [out, taps], their weights.

@@ -64,21 +64,17 @@ class _Axis:
 
     @property
     def crosses(self) -> bool:
-        """Whether a tap is outside the input."""
+        """True if a tap is outside the input."""
         return self.inside != (0, len(self.start))
 
     def tables(self, sum_type: str) -> list[str]:
         """Return the declarations of an interpolation's tables."""
-        places = [start + k for k in range(self.taps) for start in self.start]
+        places = [min(max(s + k, 0), self.size - 1) for k in range(self.taps) for s in self.start]
         return [
             table(sum_type, f"share{self.dim}", [w for row in self.weights for w in row]),
             *([table("int32_t", f"count{self.dim}", self.counts)] if self.ragged else []),
             table("int32_t", f"start{self.dim}", self.start),
-            *(
-                [table("int32_t", f"place{self.dim}", np.clip(places, 0, self.size - 1))]
-                if self.crosses
-                else []
-            ),
+            *([table("int32_t", f"place{self.dim}", places)] if self.crosses else []),
         ]
 
     def loop(self, k: str, *, border: bool) -> list[str]:
