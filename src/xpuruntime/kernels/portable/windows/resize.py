@@ -440,39 +440,53 @@ def _positions(space: Sequence[int], *strides: Sequence[int]) -> tuple[list[str]
     return unravel(space, "p", "r"), [f"r{d}" for d in range(len(space))]
 
 
-def _vector_taps(call: NodeCall, index: str, sum_type: str) -> list[str]:
-    """Return lines that compute the taps of positions from ``u`` on: offsets, -1 outside of the image, and weights."""
-    x, a, n = whole(call, 0), call.attrs, call.tensor(0).spec.rank - 2
+def _tap_loops(call: NodeCall, kind: str, numbers: Sequence[str], before: str = "") -> list[str]:
+    """Return lines that open a loop over the taps of each dim: their positions ``t``, and for all dims up to it ``w``, the product of the
+    weights, and ``inside``. NaN and infinite positions have no tap inside; their weights are NaN.
+
+    kind: double, or a vector of it; numbers: the grid's numbers of each dim; before: a line before each loop.
+    """
+    x, a = whole(call, 0), call.attrs
     mode, (low, high) = a["mode"], _reach(a["mode"])
-    how = f"{_PADS[a['padding_mode']]}, {'true' if a['align_corners'] else 'false'}"
-    lines = ["typedef vec<double, D_LANES> D;"]
-    for d in range(n):
+    pad, aligned = _PADS[a["padding_mode"]], "true" if a["align_corners"] else "false"
+    lines = []
+    for d, value in enumerate(numbers):
         size = x.shape[2 + d]
-        unnormalized = f"unnormalized<{how.split(', ')[1]}>(load<D_LANES>(g[{d}] + u), {size})"
-        placed = unnormalized if mode == "cubic" else f"padded<{how}>({unnormalized}, {size})"
-        lines.append(f"const D a{d} = {placed}, low{d} = {'rint' if mode == 'nearest' else 'floor'}(a{d});")
-    for d in range(n):
+        unnormalized = f"unnormalized<{aligned}>({value}, {size})"
+        placed = unnormalized if mode == "cubic" else f"padded<{pad}, {aligned}>({unnormalized}, {size})"
+        nearest = "rint" if mode == "nearest" else "floor"
+        lines.append(f"const {kind} a{d} = {placed}, low{d} = {nearest}(a{d});")
+    for d in range(len(numbers)):
         size = x.shape[2 + d]
-        tap = (
-            f"padded<{how}>((D)(low{d} + (double)k{d}), {size})"
-            if mode == "cubic"
-            else f"low{d} + (double)k{d}"
-        )
+        at = f"low{d} + (double)k{d}"
+        tap = f"padded<{pad}, {aligned}>(({kind})({at}), {size})" if mode == "cubic" else at
         # From the fraction: beyond 2^53 all taps of a position are one number.
         kernel = "keys" if mode == "cubic" else "triangle"
-        weight = "splat<D>(1)" if mode == "nearest" else f"{kernel}((D)((double)k{d} - (a{d} - low{d})))"
+        weight = (
+            f"splat<{kind}>(1)"
+            if mode == "nearest"
+            else f"{kernel}(({kind})((double)k{d} - (a{d} - low{d})))"
+        )
         lines += [
-            f"#pragma GCC unroll {high - low}",
+            *([before] if before else []),
             f"for (int k{d} = {low}; k{d} < {high}; ++k{d}) {{",
-            f"  const D t{d} = {tap}, w{d} = {f'w{d - 1} * ' if d else ''}{weight};",
-            f"  const auto inside{d} = {f'inside{d - 1} & ' if d else ''}(t{d} >= 0) & (t{d} <= {x.shape[2 + d] - 1}.0);",
+            f"  const {kind} t{d} = {tap}, w{d} = {f'w{d - 1} * ' if d else ''}{weight};",
+            f"  const auto inside{d} = {f'inside{d - 1} & ' if d else ''}(t{d} >= 0) & (t{d} <= {size - 1}.0);",
         ]
+    return lines
+
+
+def _vector_taps(call: NodeCall, index: str, sum_type: str) -> list[str]:
+    """Return lines that compute the taps of positions from ``u`` on: offsets, -1 outside of the image, and weights."""
+    x, n = whole(call, 0), call.tensor(0).spec.rank - 2
+    low, high = _reach(call.attrs["mode"])
+    numbers = [f"load<D_LANES>(g[{d}] + u)" for d in range(n)]
     offset = " + ".join(f"t{d} * {x.strides[2 + d]}.0" for d in range(n))
     k = " + ".join(f"(k{d} - {low}) * {(high - low) ** (n - 1 - d)}" for d in range(n))
     weight, inside = f"w{n - 1}", f"inside{n - 1}"
-    # NaN and infinite positions have no tap inside; their weights are NaN.
     return [
-        *lines,
+        "typedef vec<double, D_LANES> D;",
+        *_tap_loops(call, "D", numbers, f"#pragma GCC unroll {high - low}"),
         f"  const auto read = {inside} | ({weight} != {weight});",
         f"  const D offset = select({inside}, (D)({offset}), select(read, splat<D>(0), splat<D>(-1)));",
         f"  store<D_LANES>(at[{k}] + u, raw<{index}>(offset));",
@@ -497,7 +511,7 @@ def _grid_sample_channels(call: NodeCall) -> TaskText:
     body = [
         f"const int64_t position = {split[0]}, group = {split[1]};",
         f"int64_t at[{max_taps}], taps; double share[{max_taps}];",
-        *_places(call, "at", "share", "taps", "position"),
+        *_places(call, "position"),
         f"for (int64_t c = group; c < {channels}; c += {groups}) {{",
         "  double total = 0;",
         f"  for (int64_t k = 0; k < taps; ++k) total += (double)load<1>({x.arg} + at[k] + c * {x.strides[1]}) * share[k];",
@@ -524,43 +538,25 @@ def _taps(call: NodeCall) -> int:
     return int((high - low) ** (call.tensor(0).spec.rank - 2))
 
 
-def _places(call: NodeCall, at: str, weights: str, taps: str, position: str = "task") -> list[str]:
-    """Return lines that compute the taps of a grid position: the offsets and weights of those inside the image, and their number."""
-    x, grid, y, a = whole(call, 0), whole(call, 1), result(call), call.attrs
-    n, mode, aligned = len(x.shape) - 2, a["mode"], "true" if a["align_corners"] else "false"
-    pad = _PADS[a["padding_mode"]]
-    index_names = [f"i{d}" for d in range(n + 1)]
-    lines = unravel((y.shape[0], *y.shape[2:]), position)
-    for d in range(n):
-        size = x.shape[2 + d]
-        grid_value = address(grid, [*index_names, str(n - 1 - d)]) if grid.strides[-1] else grid.arg
-        lines.append(f"double a{d} = unnormalized<{aligned}>((double)load<1>({grid_value}), {size});")
-        if mode != "cubic":
-            lines.append(f"a{d} = padded<{pad}, {aligned}>(a{d}, {size});")
-    lines.append(f"{taps} = 0;")
-    low, high = _reach(mode)
-    for d in range(n):
-        size, before = x.shape[2 + d], f"w{d - 1} * " if d else ""
-        if mode == "nearest":
-            lines.append(f"{{ const double t{d} = rint(a{d}), w{d} = 1;")
-            continue
-        # From the fraction: beyond 2^53 all taps of a position are one number.
-        weight = f"{'keys' if mode == 'cubic' else 'triangle'}(k{d} - (a{d} - floor(a{d})))"
-        tap = f"padded<{pad}, {aligned}>(tap{d}, {size})" if mode == "cubic" else f"tap{d}"
-        lines += [
-            f"for (int k{d} = {low}; k{d} < {high}; ++k{d}) {{",
-            f"  const double tap{d} = floor(a{d}) + k{d}, w{d} = {before}{weight}, t{d} = {tap};",
-        ]
-    inside = " && ".join(f"t{d} >= 0 && t{d} <= {x.shape[2 + d] - 1}" for d in range(n))
-    where = address(x, [index_names[0], "0", *(f"(int64_t)t{d}" for d in range(n))])
-    lines.append(f"  if ({inside}) {{ {at}[{taps}] = {where} - {x.arg}; {weights}[{taps}++] = w{n - 1}; }}")
-    if mode != "nearest" and pad == 0:  # NaN and infinite positions have no tap inside; their weights are NaN
-        corner = address(x, [index_names[0], *["0"] * (n + 1)])
-        weight = f"w{n - 1}"
-        lines.append(
-            f"  else if ({weight} != {weight}) {{ {at}[{taps}] = {corner} - {x.arg}; {weights}[{taps}++] = {weight}; }}"
-        )
-    return [*lines, "}" * n]
+def _places(call: NodeCall, position: str) -> list[str]:
+    """Return lines that compute the ``taps`` of a grid position that are read: the offsets ``at`` and weights ``share``."""
+    x, grid, y = whole(call, 0), whole(call, 1), result(call)
+    n = len(x.shape) - 2
+    names = [f"i{d}" for d in range(n + 1)]
+    numbers = [f"(double)load<1>({address(grid, [*names, str(n - 1 - d)])})" for d in range(n)]
+    image = address(x, [names[0], *["0"] * (n + 1)])
+    offset = " + ".join(f"(int64_t)t{d} * {x.strides[2 + d]}" for d in range(n))
+    weight, inside = f"w{n - 1}", f"inside{n - 1}"
+    return [
+        *unravel((y.shape[0], *y.shape[2:]), position),
+        "taps = 0;",
+        *_tap_loops(call, "double", numbers),
+        f"  if ({inside} || {weight} != {weight}) {{",
+        f"    at[taps] = {image} - {x.arg} + ({inside} ? {offset} : 0);",
+        f"    share[taps++] = {weight};",
+        "  }",
+        "}" * n,
+    ]
 
 
 def _affine_grid(call: NodeCall) -> TaskText:
