@@ -28,9 +28,7 @@ FORMS: dict[str, Any] = {
     "disabled": lambda x: by_tensors(x[0, 0], OFF),
     "rows": lambda x: torch.fake_quantize_per_channel_affine(x, SCALE, ZERO, 0, -128, 127),
     "columns": lambda x: torch.fake_quantize_per_channel_affine(x.t(), SCALE, ZERO, 1, -8, 7),
-    "float zero points": lambda x: torch.fake_quantize_per_channel_affine(
-        x, SCALE, ZERO + 0.5, 0, -128, 127
-    ),
+    "float zero points": lambda x: torch.fake_quantize_per_channel_affine(x, SCALE, ZERO + 0.5, 0, -128, 127),
 }
 
 
