@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing
 from typing import Any
 
 from numpy.typing import NDArray
@@ -17,8 +16,8 @@ from ...storage.checkpoints import WeightSource
 from ...storage.tensor_files import TensorFiles, element_digest
 from ...types import DType, TensorSpec
 from ..memory.buffer import DeviceBuffer, backend_of, host_array
-from .contents import contents_of
-from .recipes import recipe_bytes
+from ..memory.layouts import flat_bytes
+from .recipes import recipe_bytes, run_recipe
 
 __all__ = ["Weights", "load_weights"]
 
@@ -89,24 +88,24 @@ def load_weights(
     loaded = {name: (array, w[name]) for w in shared for name, array in _origins(w.program).items()}
     buffers: dict[str, DeviceBuffer] = {}
     origins = _origins(program) if loaded else {}
-    reused: dict[str, DeviceBuffer] = {}
-    for name, (origin, reusable) in loaded.items():
-        if origin == origins.get(name) and backend.shares_memory(reusable.backend):
-            reused[name] = reusable
     total, done = sum(recipe_bytes(r) for r in program.recipes), 0
-    contents = contents_of([r for r in program.recipes if r.name not in reused], arrays)
-    with closing(contents):
-        for recipe in program.recipes:
-            if on_progress is not None:
-                on_progress(done, total)
-            done += recipe_bytes(recipe)
-            if recipe.name in reused:
-                buffers[recipe.name] = reused[recipe.name]
-                continue
-            content = next(contents)
-            handle = backend.allocate(recipe_bytes(recipe))
-            buffers[recipe.name] = DeviceBuffer(handle, recipe.spec, backend)
-            backend.upload(handle, content)
+    for recipe in program.recipes:
+        if on_progress is not None:
+            on_progress(done, total)
+        done += recipe_bytes(recipe)
+        origin, reusable = loaded.get(recipe.name, (None, None))
+        if (
+            reusable is not None
+            and origin == origins[recipe.name]
+            and backend.shares_memory(reusable.backend)
+        ):
+            buffers[recipe.name] = reusable
+            continue
+        array = run_recipe(recipe, arrays)
+        handle = backend.allocate(recipe_bytes(recipe))
+        buffer = DeviceBuffer(handle, recipe.spec, backend)
+        backend.upload(handle, flat_bytes(array))
+        buffers[recipe.name] = buffer
     return Weights(program, buffers)
 
 
