@@ -39,6 +39,9 @@ _L2_PANELS = 512 * 1024
 _OPENED_STEPS = 256
 """Steps of k whose codes become operands at once: these stay in the L2 cache, with AVX2 in the L1 cache."""
 
+_OPENED_UNIT = 128
+"""Steps of the largest group. A block of codes begins with a group, so its steps are a multiple of this, as ``_OPENED_STEPS`` is."""
+
 _OPENED_TASK_ROWS = 96
 """Minimum rows of a task, if there are as many: turning a panel's codes into bfloat16 takes as long as multiplying it with ten rows."""
 
@@ -136,7 +139,7 @@ def by_tiles(p: Product, dtype: DType, streamed: bool, isa: IsaLevel) -> bool:
 def _amx_tiling(p: Product, packed: bool, opened: bool, panel: int) -> GemmTiling:
     """Return the tiling for AMX: a block of a panel stays in the L1 cache while the task's rows pass; one block if the rows are few.
 
-    If A exceeds the L2 cache, or all of B is small, all panels pass by a block of rows before the next block.
+    If A exceeds the L2 cache, or all of B is small, all panels pass by a block of rows before the next block. Blocks of codes hold whole groups.
     """
     rows, row_bytes = math.ceil(p.m / TILE), 2 * TILE * max(p.k, 1)
     panels = p.batches * math.ceil(p.n / TILE)
@@ -152,7 +155,9 @@ def _amx_tiling(p: Product, packed: bool, opened: bool, panel: int) -> GemmTilin
     per_task = math.ceil(rows / blocks)
     depth = max(1, math.ceil(p.k / TILE))
     if per_task > 1 or opened:
-        depth = math.ceil(depth / math.ceil(depth * 2 * TILE * TILE / _L1_SHARE))
+        per_block = math.ceil(depth / math.ceil(depth * 2 * TILE * TILE / _L1_SHARE))
+        unit = _OPENED_UNIT // TILE if opened and per_block < depth else 1
+        depth = math.ceil(per_block / unit) * unit
     return GemmTiling(TILE, 2, TILE // 2, 1, depth * TILE, per_task * TILE, True, True, across, opened, panel)
 
 

@@ -13,7 +13,7 @@ stored_weights  the blocks of a GGUF file, repacked without loss (``storage/bloc
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ....codegen.target import CodegenTarget
@@ -132,6 +132,8 @@ def _opened_stage(layer: LayerText, panels: GroupPanels, target: CodegenTarget) 
     t = tiling(
         product, layer.dtype, True, False, isa_of(target), target.config.matmul_tile, columns=panels.columns
     )
+    if layer.scale is not None:  # a task normalizes its rows, which are few
+        t = replace(t, task_rows=math.ceil(layer.m / t.rows) * t.rows)
     return Stage(
         stem=_stem(layer, panels.form),
         source=layer_source(layer, t, panels.opened, panels.bytes),
