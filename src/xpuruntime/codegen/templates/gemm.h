@@ -231,7 +231,7 @@ template <class B> struct gemm_operand_<true, false, B> { typedef float type; };
 //   a_row, a_k           strides of A
 //   packed, b_k, b_n     B is in panels, as codes always are; else its strides
 //   pairs                bfloat16 pairs
-// emit(sums, row) gets the finished sums of a row, NV * L of them. scratch: sums, then A widened, then B packed.
+// emit(sums, row) gets the finished sums of a row, NV * L of them. scratch: sums, then A widened, then B packed or opened.
 template <class P, class Emit>
 INLINE void gemm_block(const typename P::A *a, const typename P::B *b, int64_t rows, int64_t columns, void *scratch, Emit emit) {
     typedef typename P::T T;
@@ -241,19 +241,19 @@ INLINE void gemm_block(const typename P::A *a, const typename P::B *b, int64_t r
     T *wide = sums + rows * NR;
     constexpr bool opens = gemm_opens<typename P::B>;
     typedef typename gemm_operand_<opens, P::pairs, typename P::B>::type B;
-    B *const made_b = (B *)(wide + (widen ? (rows * P::block + 15) / 16 * 16 : 0));
+    B *const operand_b = (B *)(wide + (widen ? (rows * P::block + 15) / 16 * 16 : 0));
     int64_t at = 0;
     do {  // once even when k is 0: the sums are zeros
         const int64_t k = P::k - at < P::block ? P::k - at : P::block;
         const bool last = at + k == P::k;
-        const B *panel = made_b;
+        const B *panel = operand_b;
         if constexpr (opens) {
-            P::B::template open<NR>(b, at, k, made_b);
+            P::B::template open<NR>(b, at, k, operand_b);
         } else if constexpr (!P::packed) {
             const B *from = b + at * P::b_k;
             int64_t done = 0;
-            if constexpr (P::b_k == 1 && P::b_n != 1) done = gemm_pack_columns<NR>(from, P::b_n, k, columns, P::pairs, made_b);
-            gemm_pack<B, NR>(from + done * P::b_k, P::b_k, P::b_n, k - done, columns, P::pairs, made_b + done * NR);
+            if constexpr (P::b_k == 1 && P::b_n != 1) done = gemm_pack_columns<NR>(from, P::b_n, k, columns, P::pairs, operand_b);
+            gemm_pack<B, NR>(from + done * P::b_k, P::b_k, P::b_n, k - done, columns, P::pairs, operand_b + done * NR);
         } else {
             panel = b + at * NR;
         }

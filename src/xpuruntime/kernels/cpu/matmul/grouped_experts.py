@@ -38,8 +38,9 @@ _OPENED_GATHERED = 96
 class GroupedExperts(Kernel):
     """Products with chosen experts, whose matrices are in groups of one form. Only a policy that names the kernel uses it.
 
-    form:    the groups that matrices are quantized to; None: those of the blocks that they are stored in.
-    integer: rows are rounded to 8-bit codes, so that products are computed in integers.
+    form:          the groups that matrices are quantized to; None: those of the blocks that they are stored in.
+    integer:       rows are rounded to 8-bit codes, so that products are computed in integers.
+    converts_rows: maximum rows of an expert whose tiles convert codes by themselves. In floats their sums have another order.
     """
 
     name: str
@@ -47,6 +48,11 @@ class GroupedExperts(Kernel):
     integer: bool
     on_request: bool = True
     ops: tuple[str, ...] = ("expert_linear",)
+    converts_rows: int = OPENED_ROWS
+
+    def batch_invariant_form(self) -> GroupedExperts:
+        """Return the kernel whose arithmetic does not depend on how many rows chose an expert."""
+        return replace(self, converts_rows=0)
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
         """Return yes for dense floats of at most 32 bits, and constant matrices."""
@@ -67,7 +73,7 @@ class GroupedExperts(Kernel):
         stage = Stage(
             stem=f"experts_int{form.bits}{'_by_int8' if self.integer else ''}_{p.rows}x{p.slots}x{p.n * p.halves}x{p.k}"
             + ("" if p.act == "none" else f"_{p.act}"),
-            source=_source(t, layer, grouped, opened, C_TYPES[call.tensor(2).spec.dtype]),
+            source=_source(t, layer, grouped, opened, self.converts_rows, C_TYPES[call.tensor(2).spec.dtype]),
             args=("in0", "in1", "in2", "out0"),
             tasks=t.count * (p.experts if grouped else p.pairs),
             grain=layer.grain(panels.bytes * p.halves),
@@ -80,7 +86,11 @@ class GroupedExperts(Kernel):
             flops=p.flops,
             bytes=min(p.pairs, p.experts) * p.halves * t.count * panels.bytes,
         )
-        return LoweredCall((stage,), weights={1: _packed(t, stored=self.form is None)})
+        return LoweredCall(
+            (stage,),
+            weights={1: _packed(t, stored=self.form is None)},
+            batch_invariant=opened is None or self.converts_rows == 0,
+        )
 
 
 def _opened_tiling(p: ExpertProduct, panels: GroupPanels, target: CodegenTarget) -> GemmTiling:
@@ -132,7 +142,9 @@ def _packed(t: _Sizes, *, stored: bool) -> Packed:
     return Packed(made, spec, form if stored else None)
 
 
-def _source(t: _Sizes, layer: LayerText, grouped: bool, opened: GemmTiling | None, ids: str) -> str:
+def _source(
+    t: _Sizes, layer: LayerText, grouped: bool, opened: GemmTiling | None, converts_rows: int, ids: str
+) -> str:
     p, panels, s = t.p, t.panels, layer.storage
     task_rows = _GATHERED_ROWS if grouped else 1
     block = panels.block_groups() if grouped else panels.groups
@@ -161,7 +173,7 @@ def _source(t: _Sizes, layer: LayerText, grouped: bool, opened: GemmTiling | Non
         *([f"    KERNEL_opened::A *const rows = (KERNEL_opened::A *)((char *)chosen + {-(-4 * p.pairs // 64) * 64});"] if opened else []),
         f"    int64_t loaded = -1{', count = 0' if grouped else ''};  // whose rows are in scratch",
         "    for (int64_t task = begin; task < end; ++task) {",
-        *(f"        {line}" for line in (_by_expert(t, layer, opened) if grouped else _by_pair(t, layer))),
+        *(f"        {line}" for line in (_by_expert(t, layer, opened, converts_rows) if grouped else _by_pair(t, layer))),
         "    }", "}", "",
     ]  # fmt: skip
     return "\n".join(lines)
@@ -208,8 +220,8 @@ def _opened_config(t: _Sizes, layer: LayerText, opened: GemmTiling) -> list[str]
     ]
 
 
-def _by_opened(t: _Sizes, layer: LayerText, opened: GemmTiling) -> list[str]:
-    """Return the lines for an expert that many rows chose; tiles also multiply what is behind the rows, and leave it out."""
+def _by_opened(t: _Sizes, layer: LayerText, opened: GemmTiling, converts_rows: int) -> list[str]:
+    """Return the lines for an expert that more than ``converts_rows`` rows chose; tiles also multiply what is behind the rows, and leave it out."""
     p, columns, gathered = t.p, opened.columns, _OPENED_GATHERED
 
     def head(panel: str) -> str:
@@ -217,7 +229,7 @@ def _by_opened(t: _Sizes, layer: LayerText, opened: GemmTiling) -> list[str]:
 
     gate = [head("b"), f"    {layer.keep_gate(columns, 'at')}", "});"] if layer.halves == 2 else []
     return [
-        f"if (count > {OPENED_ROWS}) {{",
+        f"if (count > {converts_rows}) {{",
         f"    float *const gate = (float *)((char *)rows + {-(-_opened_rows(opened) * p.k * 4 // 64) * 64}), *const inner = gate + {_opened_rows(opened) * columns};",
         f"    for (int64_t first = 0; first < count; first += {gathered}) {{",
         f"        const int64_t number = count - first < {gathered} ? count - first : {gathered}, whole = (number + {opened.rows - 1}) / {opened.rows} * {opened.rows};",
@@ -237,7 +249,7 @@ def _by_opened(t: _Sizes, layer: LayerText, opened: GemmTiling) -> list[str]:
     ]
 
 
-def _by_expert(t: _Sizes, layer: LayerText, opened: GemmTiling | None) -> list[str]:
+def _by_expert(t: _Sizes, layer: LayerText, opened: GemmTiling | None, converts_rows: int) -> list[str]:
     p, rows = t.p, t.panels.rows
     return [
         f"const int64_t expert = task / {t.count}, panel = task % {t.count};",
@@ -249,7 +261,7 @@ def _by_expert(t: _Sizes, layer: LayerText, opened: GemmTiling | None) -> list[s
         "    }",
         "}",
         _matrix(t),
-        *(_by_opened(t, layer, opened) if opened else []),
+        *(_by_opened(t, layer, opened, converts_rows) if opened else []),
         f"for (int64_t first = 0; first < count; first += {_GATHERED_ROWS}) {{",
         f"    const int64_t number = count - first < {_GATHERED_ROWS} ? count - first : {_GATHERED_ROWS}, whole = number / {rows} * {rows};",
         f"    if (loaded != expert || count > {_GATHERED_ROWS})",
