@@ -123,6 +123,37 @@ def test_weights_of_codes_become_operands_of_tiles(
     )
 
 
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("kernel", ["int4_weights_64", "int4_weights_128"])
+@pytest.mark.parametrize("k", [544, 1056])
+def test_blocks_of_k_begin_with_a_group(target: CppTarget, kernel: str, k: int) -> None:
+    """Equal blocks of these lengths are no multiple of a group."""
+    graph, feeds, weights = linear(40, 33, k)
+    got, want = (
+        run_native(graph, feeds, weights=weights, kernels={"matmul": kernel}, target=t)["y"].astype(
+            np.float32
+        )
+        for t in (target, "cpu:x86-64-v4+bf16")
+    )
+    assert abs(got - want).max() <= abs(want).max() / 256
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_norm_of_long_rows_before_codes_is_one_task_for_all_rows(target: CppTarget) -> None:
+    """Without a norm, 40 rows of this length are two tasks, because they exceed the L2 cache."""
+    b, m, n, k = GraphBuilder("layer"), 40, 33, 10304
+    x, w = b.input("x", f"bfloat16[{m}, {k}]"), b.weight("w", f"bfloat16[{n}, {k}]")
+    b.output("y", b.norm_linear(x, w, None, None, b.weight("s", f"bfloat16[{k}]"), eps=1e-6))
+    weights = {"w": draw(2, n, k), "s": draw(3, k)}
+    got, want = (
+        run_native(
+            b.build(), {"x": draw(1, m, k)}, weights=weights, kernels={"matmul": "int4_weights"}, target=t
+        )["y"].astype(np.float32)
+        for t in (target, "cpu:x86-64-v4+bf16")
+    )
+    assert abs(got - want).max() <= abs(want).max() / 128
+
+
 def test_rows_of_few_and_many_share_codes() -> None:
     for kernel in ("int4_weights", "int8_weights"):
         packed = []

@@ -74,8 +74,9 @@ template <int BITS, int L, int NR> INLINE CodePair<L> code_pair(const uint8_t *a
 }
 
 // tile += a x panel, the panel's elements being codes of BITS bits that encode low + scale * code. Of each `group` steps of k, in bytes
-// [group * BITS / 8 + N::BYTES][NV * L]: codes (code_pair), then the bytes of the group's numbers. So sums of codes are scaled once a group, and low is multiplied with the sum of the rows' elements. With S = 2, odd
-// steps have sums of their own. S is that of a whole block of rows, also in its tail, so that a row has the same bits wherever it is.
+// [group * BITS / 8 + N::BYTES][NV * L]: codes (code_pair), then the bytes of the group's numbers. So sums of codes are scaled once a group, and low is
+// multiplied with the sum of the rows' elements. With S = 2, odd steps have sums of their own. S is that of a whole block of rows, also in its tail, so
+// that a row has the same bits wherever it is.
 template <class N, int BITS, class T, int R, int NV, int S>
 __attribute__((noinline)) static void grouped_tile(const T *RESTRICT a, int64_t row_stride, const uint8_t *RESTRICT panel, int64_t groups,
                                                    int64_t group, T *RESTRICT tile) {

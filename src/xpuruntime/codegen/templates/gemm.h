@@ -219,9 +219,9 @@ static void gemm_widen(const S *a, int64_t row_stride, int64_t k_stride, int64_t
 
 template <int R> struct gemm_rows { static constexpr int value = R; };
 
-// Whether B is codes that a task turns into operands (gemm_opened.h), and the elements that tiles then read.
-template <class B> constexpr bool gemm_opens = false;
-template <bool opens, bool pairs, class B> struct gemm_operand_ { typedef B type; };
+// Whether B is codes that a task turns into operands (gemm_dequantized.h), and the elements that tiles then read.
+template <class B> constexpr bool gemm_dequantizes = false;
+template <bool dequantizes, bool pairs, class B> struct gemm_operand_ { typedef B type; };
 template <class B> struct gemm_operand_<true, true, B> { typedef bf16 type; };
 template <class B> struct gemm_operand_<true, false, B> { typedef float type; };
 
@@ -232,7 +232,7 @@ template <class B> struct gemm_operand_<true, false, B> { typedef float type; };
 //   a_row, a_k           strides of A
 //   packed, b_k, b_n     B is in panels, as codes always are; else its strides
 //   pairs                bfloat16 pairs
-// emit(sums, row) gets the finished sums of a row, NV * L of them. scratch: sums, then A widened, then B packed.
+// emit(sums, row) gets the finished sums of a row, NV * L of them. scratch: sums, then A widened, then B packed or dequantized.
 template <class P, class Emit>
 INLINE void gemm_block(const typename P::A *a, const typename P::B *b, int64_t rows, int64_t columns, void *scratch, Emit emit) {
     typedef typename P::T T;
@@ -240,17 +240,17 @@ INLINE void gemm_block(const typename P::A *a, const typename P::B *b, int64_t r
     constexpr bool widen = !P::pairs && !same<typename P::A, T>;
     T *sums = (T *)scratch;
     T *wide = sums + rows * NR;
-    constexpr bool opens = gemm_opens<typename P::B>;
-    typedef typename gemm_operand_<opens, P::pairs, typename P::B>::type B;
-    B *const made_b = (B *)(wide + (widen ? (rows * P::block + 15) / 16 * 16 : 0));
+    constexpr bool dequantizes = gemm_dequantizes<typename P::B>;
+    typedef typename gemm_operand_<dequantizes, P::pairs, typename P::B>::type B;
+    B *const operand_b = (B *)(wide + (widen ? (rows * P::block + 15) / 16 * 16 : 0));
     int64_t at = 0;
     do {  // once even when k is 0: the sums are zeros
         const int64_t k = P::k - at < P::block ? P::k - at : P::block;
         const bool last = at + k == P::k;
         const bool in_place = !P::packed && !P::pairs && P::b_n == 1 && columns == NR && rows <= P::R;  // read once, so a copy is not repaid
-        const B *panel = made_b;
-        if constexpr (opens) {
-            P::B::template open<NR>(b, at, k, made_b);
+        const B *panel = operand_b;
+        if constexpr (dequantizes) {
+            P::B::template dequantize<NR>(b, at, k, operand_b);
         } else if constexpr (P::packed) {
             panel = b + at * NR;
         } else if (in_place) {
@@ -258,8 +258,8 @@ INLINE void gemm_block(const typename P::A *a, const typename P::B *b, int64_t r
         } else {
             const B *from = b + at * P::b_k;
             int64_t done = 0;
-            if constexpr (P::b_k == 1 && P::b_n != 1) done = gemm_pack_columns<NR>(from, P::b_n, k, columns, P::pairs, made_b);
-            gemm_pack<B, NR>(from + done * P::b_k, P::b_k, P::b_n, k - done, columns, P::pairs, made_b + done * NR);
+            if constexpr (P::b_k == 1 && P::b_n != 1) done = gemm_pack_columns<NR>(from, P::b_n, k, columns, P::pairs, operand_b);
+            gemm_pack<B, NR>(from + done * P::b_k, P::b_k, P::b_n, k - done, columns, P::pairs, operand_b + done * NR);
         }
         if constexpr (widen) gemm_widen(a + at * P::a_k, P::a_row, P::a_k, rows, k, wide);
         const auto tile = [&](int64_t row, auto count) {

@@ -83,8 +83,8 @@ def lower_product(
         scratch += t.task_rows * t.block * acc + 64
     if t.tiles:
         scratch = (TILE if t.block >= p.k else t.task_rows) * TILE * 4 + TILE * TILE * 2 + 64
-    if t.opened or not b.is_weight:
-        scratch += (t.block + 2) * t.columns * (item if t.pairs or not t.opened else acc)
+    if t.dequantized or not b.is_weight:
+        scratch += (t.block + 2) * t.columns * (item if t.pairs or not t.dequantized else acc)
     stage = Stage(
         stem=stem,
         source=source,

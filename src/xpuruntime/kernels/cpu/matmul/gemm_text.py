@@ -28,7 +28,7 @@ def b_type(codes: ChannelCodes | None, tiling: GemmTiling, storage: str) -> str:
     if codes is None:
         return storage
     kind = _CODES[codes.dtype][0]
-    return f"opened_codes<{kind}, {tiling.panel_columns}>" if tiling.opened else kind
+    return f"dequantized_codes<{kind}, {tiling.panel_columns}>" if tiling.dequantized else kind
 
 
 def unscaled(codes: ChannelCodes, scale: str) -> str:
@@ -113,7 +113,7 @@ def of_tiles(t: GemmTiling, m: int, n: int, k: int) -> list[str]:
     if not t.tiles:
         return []
     lines = 2 * TILE * TILE // 64
-    prefetches = 2 * n * t.depth(k) > L2_WHOLE and not t.opened
+    prefetches = 2 * n * t.depth(k) > L2_WHOLE and not t.dequantized
     prefetch_lines = math.ceil(lines / math.ceil(min(t.task_rows, m) / TILE)) if prefetches else 0
     return [
         f"    static constexpr int64_t prefetch_lines = {prefetch_lines};",

@@ -95,9 +95,9 @@ class GroupPanels:
         return f"weights in int{form.bits} by groups of {form.group} with {form.numbers}, {sums}"
 
     @property
-    def opened(self) -> str:
+    def dequantized(self) -> str:
         """The C type of panels whose codes become operands."""
-        return f"opened_groups<{_NUMBERS[self.form.numbers]}, {self.form.bits}, {self.form.group}, {self.columns}>"
+        return f"dequantized_groups<{_NUMBERS[self.form.numbers]}, {self.form.bits}, {self.form.group}, {self.columns}>"
 
     def block_groups(self) -> int:
         """Return the groups that are processed before the next rows."""

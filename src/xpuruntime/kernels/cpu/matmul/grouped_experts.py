@@ -20,7 +20,7 @@ from ...spec.experts import ExpertProduct, supports_groups
 from ...spec.movement.elements import STATUS
 from ...spec.product import Product
 from ..abi import isa_of
-from .gemm_tiling import OPENED_ROWS, GemmTiling, tiling
+from .gemm_tiling import CODE_ROWS, GemmTiling, tiling
 from .group_panels import GroupPanels
 from .grouped import KINDS
 from .layer_text import LayerText
@@ -30,7 +30,7 @@ __all__ = ["KERNELS", "GroupedExperts"]
 _GATHERED_ROWS = 32
 """Maximum rows that pass over a panel at once."""
 
-_OPENED_GATHERED = 96
+_DEQUANTIZED_GATHERED = 96
 """Maximum rows that pass at once over a panel whose codes became operands."""
 
 
@@ -38,8 +38,9 @@ _OPENED_GATHERED = 96
 class GroupedExperts(Kernel):
     """Products with chosen experts, whose matrices are in groups of one form. Only a policy that names the kernel uses it.
 
-    form:    the groups that matrices are quantized to; None: those of the blocks that they are stored in.
-    integer: rows are rounded to 8-bit codes, so that products are computed in integers.
+    form:          the groups that matrices are quantized to; None: those of the blocks that they are stored in.
+    integer:       rows are rounded to 8-bit codes, so that products are computed in integers.
+    converts_rows: maximum rows of an expert whose tiles convert codes by themselves. In floats their sums have another order.
     """
 
     name: str
@@ -47,6 +48,11 @@ class GroupedExperts(Kernel):
     integer: bool
     on_request: bool = True
     ops: tuple[str, ...] = ("expert_linear",)
+    converts_rows: int = CODE_ROWS
+
+    def batch_invariant_form(self) -> GroupedExperts:
+        """Return the kernel whose arithmetic does not depend on how many rows chose an expert."""
+        return replace(self, converts_rows=0)
 
     def supports(self, call: NodeCall, target: CodegenTarget) -> Support:
         """Return yes for dense floats of at most 32 bits, and constant matrices."""
@@ -63,11 +69,13 @@ class GroupedExperts(Kernel):
         grouped = not p.few
         layer = LayerText(p.pairs, p.n, p.k, p.halves, p.act, 0.0, p.dtype, None, None, None)
         gathered = _GATHERED_ROWS if grouped else 1
-        opened = None if self.integer or not grouped else _opened_tiling(p, panels, target)
+        dequantized = None if self.integer or not grouped else _dequantized_tiling(p, panels, target)
         stage = Stage(
             stem=f"experts_int{form.bits}{'_by_int8' if self.integer else ''}_{p.rows}x{p.slots}x{p.n * p.halves}x{p.k}"
             + ("" if p.act == "none" else f"_{p.act}"),
-            source=_source(t, layer, grouped, opened, C_TYPES[call.tensor(2).spec.dtype]),
+            source=_source(
+                t, layer, grouped, dequantized, self.converts_rows, C_TYPES[call.tensor(2).spec.dtype]
+            ),
             args=("in0", "in1", "in2", "out0"),
             tasks=t.count * (p.experts if grouped else p.pairs),
             grain=layer.grain(panels.bytes * p.halves),
@@ -75,31 +83,40 @@ class GroupedExperts(Kernel):
             + panels.scratch_bytes(gathered, 2)
             + 4 * p.pairs
             + 128
-            + (_opened_bytes(t, opened) if opened else 0),
-            parts=layer.parts | {panels.part, "movement"} | (opened.parts if opened else frozenset()),
+            + (_dequantized_bytes(t, dequantized) if dequantized else 0),
+            parts=layer.parts
+            | {panels.part, "movement"}
+            | (dequantized.parts if dequantized else frozenset()),
             flops=p.flops,
             bytes=min(p.pairs, p.experts) * p.halves * t.count * panels.bytes,
         )
-        return LoweredCall((stage,), weights={1: _packed(t, stored=self.form is None)})
+        return LoweredCall(
+            (stage,),
+            weights={1: _packed(t, stored=self.form is None)},
+            batch_invariant=dequantized is None or self.converts_rows == 0,
+        )
 
 
-def _opened_tiling(p: ExpertProduct, panels: GroupPanels, target: CodegenTarget) -> GemmTiling:
+def _dequantized_tiling(p: ExpertProduct, panels: GroupPanels, target: CodegenTarget) -> GemmTiling:
     """Return the tiling of the rows of an expert, without AMX, whose tiles gathered rows seldom fill."""
     isa = isa_of(target)
     isa = replace(isa, features=frozenset(f for f in isa.features if not f.startswith("amx")))
-    product = Product(0, 1, (), (_OPENED_GATHERED,), p.n, p.k, (p.k, 1), (1, p.k), (p.n, 1))
+    product = Product(0, 1, (), (_DEQUANTIZED_GATHERED,), p.n, p.k, (p.k, 1), (1, p.k), (p.n, 1))
     return tiling(product, p.dtype, True, False, isa, target.config.matmul_tile, columns=panels.columns)
 
 
-def _opened_rows(t: GemmTiling) -> int:
+def _dequantized_rows(t: GemmTiling) -> int:
     """Return the gathered rows, rounded up to whole register tiles."""
-    return math.ceil(_OPENED_GATHERED / t.rows) * t.rows
+    return math.ceil(_DEQUANTIZED_GATHERED / t.rows) * t.rows
 
 
-def _opened_bytes(t: _Sizes, opened: GemmTiling) -> int:
+def _dequantized_bytes(t: _Sizes, dequantized: GemmTiling) -> int:
     """Return the bytes of gathered rows, of their gates and sums, and of operands."""
-    columns, steps = opened.columns, math.ceil(opened.block / t.panels.form.group) * t.panels.form.group
-    return 4 * (_opened_rows(opened) * (t.p.k + 2 * columns) + (steps + 2) * columns) + 256
+    columns, steps = (
+        dequantized.columns,
+        math.ceil(dequantized.block / t.panels.form.group) * t.panels.form.group,
+    )
+    return 4 * (_dequantized_rows(dequantized) * (t.p.k + 2 * columns) + (steps + 2) * columns) + 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +149,9 @@ def _packed(t: _Sizes, *, stored: bool) -> Packed:
     return Packed(made, spec, form if stored else None)
 
 
-def _source(t: _Sizes, layer: LayerText, grouped: bool, opened: GemmTiling | None, ids: str) -> str:
+def _source(
+    t: _Sizes, layer: LayerText, grouped: bool, dequantized: GemmTiling | None, converts_rows: int, ids: str
+) -> str:
     p, panels, s = t.p, t.panels, layer.storage
     task_rows = _GATHERED_ROWS if grouped else 1
     block = panels.block_groups() if grouped else panels.groups
@@ -141,7 +160,7 @@ def _source(t: _Sizes, layer: LayerText, grouped: bool, opened: GemmTiling | Non
         + ("; rows are grouped by expert" if grouped else ""),
         *panels.config("KERNEL_single", 1, 0, block),
         *(panels.config("KERNEL_product", panels.rows, 0, block) if grouped else []),
-        *(_opened_config(t, layer, opened) if opened else []),
+        *(_dequantized_config(t, layer, dequantized) if dequantized else []),
         "template <class S, class A> static void KERNEL_row(const S *x, A *to) {",
         "    constexpr int L = GEMM_LANES<float>;",
         f"    for (int64_t j = 0; j < {p.k}; j += L) {{",
@@ -158,10 +177,10 @@ def _source(t: _Sizes, layer: LayerText, grouped: bool, opened: GemmTiling | Non
         # The first bytes of scratch are for reports.
         *(f"    {line}" for line in panels.scratch(f"(char *)scratch + {-(-STATUS // 64) * 64}", task_rows, ("tile", "gate"))),
         *([f"    int32_t *const chosen = (int32_t *)(gate + {task_rows * panels.columns});"] if grouped else ["    (void)gate;"]),
-        *([f"    KERNEL_opened::A *const rows = (KERNEL_opened::A *)((char *)chosen + {-(-4 * p.pairs // 64) * 64});"] if opened else []),
+        *([f"    KERNEL_dequantized::A *const rows = (KERNEL_dequantized::A *)((char *)chosen + {-(-4 * p.pairs // 64) * 64});"] if dequantized else []),
         f"    int64_t loaded = -1{', count = 0' if grouped else ''};  // whose rows are in scratch",
         "    for (int64_t task = begin; task < end; ++task) {",
-        *(f"        {line}" for line in (_by_expert(t, layer, opened) if grouped else _by_pair(t, layer))),
+        *(f"        {line}" for line in (_by_expert(t, layer, dequantized, converts_rows) if grouped else _by_pair(t, layer))),
         "    }", "}", "",
     ]  # fmt: skip
     return "\n".join(lines)
@@ -194,33 +213,33 @@ def _by_pair(t: _Sizes, layer: LayerText) -> list[str]:
     ]
 
 
-def _opened_config(t: _Sizes, layer: LayerText, opened: GemmTiling) -> list[str]:
+def _dequantized_config(t: _Sizes, layer: LayerText, dequantized: GemmTiling) -> list[str]:
     """Return the struct that configures products of gathered rows."""
     return [
-        "struct KERNEL_opened {",
+        "struct KERNEL_dequantized {",
         "    typedef float T;",
-        f"    typedef {layer.storage if opened.pairs else 'float'} A;",
-        f"    typedef {t.panels.opened} B;",
-        f"    static constexpr int R = {opened.rows}, NV = {opened.vectors}, U = 1, tail = 0;",
-        f"    static constexpr int64_t k = {t.p.k}, block = {opened.block}, a_row = {t.p.k}, a_k = 1, b_k = 0, b_n = 0;",
-        f"    static constexpr bool packed = true, pairs = {str(opened.pairs).lower()};",
+        f"    typedef {layer.storage if dequantized.pairs else 'float'} A;",
+        f"    typedef {t.panels.dequantized} B;",
+        f"    static constexpr int R = {dequantized.rows}, NV = {dequantized.vectors}, U = 1, tail = 0;",
+        f"    static constexpr int64_t k = {t.p.k}, block = {dequantized.block}, a_row = {t.p.k}, a_k = 1, b_k = 0, b_n = 0;",
+        f"    static constexpr bool packed = true, pairs = {str(dequantized.pairs).lower()};",
         "};",
     ]
 
 
-def _by_opened(t: _Sizes, layer: LayerText, opened: GemmTiling) -> list[str]:
-    """Return the lines for an expert that many rows chose; tiles also multiply what is behind the rows, and leave it out."""
-    p, columns, gathered = t.p, opened.columns, _OPENED_GATHERED
+def _by_dequantized(t: _Sizes, layer: LayerText, dequantized: GemmTiling, converts_rows: int) -> list[str]:
+    """Return the lines for an expert that more than ``converts_rows`` rows chose; tiles also multiply what is behind the rows, and leave it out."""
+    p, columns, gathered = t.p, dequantized.columns, _DEQUANTIZED_GATHERED
 
     def head(panel: str) -> str:
-        return f"gemm_block<KERNEL_opened>(rows, (const KERNEL_opened::B *)({panel}), whole, {columns}, inner, [&](const float *sums, int64_t at) {{"
+        return f"gemm_block<KERNEL_dequantized>(rows, (const KERNEL_dequantized::B *)({panel}), whole, {columns}, inner, [&](const float *sums, int64_t at) {{"
 
     gate = [head("b"), f"    {layer.keep_gate(columns, 'at')}", "});"] if layer.halves == 2 else []
     return [
-        f"if (count > {OPENED_ROWS}) {{",
-        f"    float *const gate = (float *)((char *)rows + {-(-_opened_rows(opened) * p.k * 4 // 64) * 64}), *const inner = gate + {_opened_rows(opened) * columns};",
+        f"if (count > {converts_rows}) {{",
+        f"    float *const gate = (float *)((char *)rows + {-(-_dequantized_rows(dequantized) * p.k * 4 // 64) * 64}), *const inner = gate + {_dequantized_rows(dequantized) * columns};",
         f"    for (int64_t first = 0; first < count; first += {gathered}) {{",
-        f"        const int64_t number = count - first < {gathered} ? count - first : {gathered}, whole = (number + {opened.rows - 1}) / {opened.rows} * {opened.rows};",
+        f"        const int64_t number = count - first < {gathered} ? count - first : {gathered}, whole = (number + {dequantized.rows - 1}) / {dequantized.rows} * {dequantized.rows};",
         f"        if (loaded != expert || count > {gathered})",
         "            for (int64_t i = 0; i < number; ++i)",
         f"                KERNEL_row({_row_of(p, 'chosen[first + i]')}, rows + i * {p.k});",
@@ -237,7 +256,7 @@ def _by_opened(t: _Sizes, layer: LayerText, opened: GemmTiling) -> list[str]:
     ]
 
 
-def _by_expert(t: _Sizes, layer: LayerText, opened: GemmTiling | None) -> list[str]:
+def _by_expert(t: _Sizes, layer: LayerText, dequantized: GemmTiling | None, converts_rows: int) -> list[str]:
     p, rows = t.p, t.panels.rows
     return [
         f"const int64_t expert = task / {t.count}, panel = task % {t.count};",
@@ -249,7 +268,7 @@ def _by_expert(t: _Sizes, layer: LayerText, opened: GemmTiling | None) -> list[s
         "    }",
         "}",
         _matrix(t),
-        *(_by_opened(t, layer, opened) if opened else []),
+        *(_by_dequantized(t, layer, dequantized, converts_rows) if dequantized else []),
         f"for (int64_t first = 0; first < count; first += {_GATHERED_ROWS}) {{",
         f"    const int64_t number = count - first < {_GATHERED_ROWS} ? count - first : {_GATHERED_ROWS}, whole = number / {rows} * {rows};",
         f"    if (loaded != expert || count > {_GATHERED_ROWS})",

@@ -81,7 +81,7 @@ class CpuNormLinear(Kernel):
             ),
             tasks=layer.panels(t.columns),
             grain=layer.grain(panel_bytes),
-            scratch_bytes=layer_scratch_bytes(layer, t, t.block if t.opened else 0),
+            scratch_bytes=layer_scratch_bytes(layer, t, t.block if t.dequantized else 0),
             parts=layer.parts | t.parts,
             flops=2 * layer.m * layer.n * layer.halves * layer.k,
             bytes=sum(s.size_bytes or 0 for s in (*(o.spec for o in call.tensors), call.outputs[0])),

@@ -1,6 +1,6 @@
 // needs: decoder
-// Panels of codes that a task opens: they become operands of gemm_block once for all of its rows, where few rows convert them in each tile.
-// `open` writes steps `at` to `at + k` of NR columns of a panel of PANEL, the first at `panel`, as [k][NR] floats, or as bfloat16 pairs [k / 2][NR][2].
+// Panels of codes that a task dequantizes: they become operands of gemm_block once for all of its rows, where few rows convert them in each tile.
+// `dequantize` writes steps `at` to `at + k` of NR columns of a panel of PANEL, the first at `panel`, as [k][NR] floats, or as bfloat16 pairs [k / 2][NR][2].
 // After an odd k it writes some number.
 
 // Two steps of k of one vector of columns.
@@ -18,9 +18,9 @@ template <int NR, int L> INLINE void gemm_put(vec<float, L> even, vec<float, L> 
 #endif
 
 // Codes whose outputs have one scale, which the epilogue multiplies: [k][NR]. bfloat16 has all of their bits.
-template <class C, int PANEL> struct opened_codes {
+template <class C, int PANEL> struct dequantized_codes {
     C code;
-    template <int NR, class O> static __attribute__((noinline)) void open(const opened_codes *panel, int64_t at, int64_t k, O *to) {
+    template <int NR, class O> static __attribute__((noinline)) void dequantize(const dequantized_codes *panel, int64_t at, int64_t k, O *to) {
         constexpr int L = GEMM_LANES<float>, across = sizeof(O) == 2 ? 2 : 1;
         const C *from = (const C *)panel + at * PANEL;
         for (int64_t i = 0; i < k; i += 2, from += 2 * PANEL, to += 2 * NR)
@@ -28,12 +28,12 @@ template <class C, int PANEL> struct opened_codes {
                 gemm_put<NR, L>(gemm_panel<float, L>(from + j), gemm_panel<float, L>(from + (i + 1 < k ? PANEL : 0) + j), to + across * j);
     }
 };
-template <class C, int PANEL> constexpr bool gemm_opens<opened_codes<C, PANEL>> = true;
+template <class C, int PANEL> constexpr bool gemm_dequantizes<dequantized_codes<C, PANEL>> = true;
 
-// Groups as grouped_tile reads them. `at` is a multiple of the group, and whole groups are opened.
-template <class N, int BITS, int64_t GROUP, int PANEL> struct opened_groups {
+// Groups as grouped_tile reads them. `at` is a multiple of the group, and whole groups are dequantized.
+template <class N, int BITS, int64_t GROUP, int PANEL> struct dequantized_groups {
     uint8_t byte;
-    template <int NR, class O> static __attribute__((noinline)) void open(const opened_groups *panel, int64_t at, int64_t k, O *to) {
+    template <int NR, class O> static __attribute__((noinline)) void dequantize(const dequantized_groups *panel, int64_t at, int64_t k, O *to) {
         constexpr int L = GEMM_LANES<float>, across = sizeof(O) == 2 ? 2 : 1;
         constexpr int64_t code_bytes = GROUP * BITS / 8 * PANEL, bytes = code_bytes + N::BYTES * PANEL;
         const uint8_t *from = (const uint8_t *)panel + at / GROUP * bytes;
@@ -47,4 +47,4 @@ template <class N, int BITS, int64_t GROUP, int PANEL> struct opened_groups {
             }
     }
 };
-template <class N, int BITS, int64_t GROUP, int PANEL> constexpr bool gemm_opens<opened_groups<N, BITS, GROUP, PANEL>> = true;
+template <class N, int BITS, int64_t GROUP, int PANEL> constexpr bool gemm_dequantizes<dequantized_groups<N, BITS, GROUP, PANEL>> = true;
