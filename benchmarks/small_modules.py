@@ -45,6 +45,18 @@ def _codes(*shape: int) -> Any:
     return torch.randint(0, 255, shape, dtype=torch.uint8)
 
 
+def _summed_rows(x: Any, i: Any) -> Any:
+    return torch.zeros(1000, 64).scatter_add(0, i[:, None].expand(-1, 64), x)
+
+
+def _largest_rows(x: Any, i: Any) -> Any:
+    return torch.zeros(1000, 64).scatter_reduce(0, i[:, None].expand(-1, 64), x, "amax", include_self=False)
+
+
+def _edges() -> tuple[Any, ...]:
+    return randn(5000, 64), torch.randint(0, 1000, (5000,))
+
+
 FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, ...]]]] = {
     "bytes to normalized floats": (lambda x: (x.permute(0, 3, 1, 2).float() / 255 - 0.5) / 0.25, lambda: (_codes(1, 256, 256, 3),)),
     "floats to bytes, channels last": (lambda x: (x.permute(0, 2, 3, 1) * 255).clamp(0, 255).to(torch.uint8).contiguous(), lambda: (torch.rand(1, 3, 224, 224),)),
@@ -93,6 +105,18 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, ...]]]] =
     "sin": (lambda x: x.sin(), lambda: (randn(64, 4096),)),
     "atan2": (torch.atan2, lambda: (randn(64, 4096), randn(64, 4096))),
     "fmod": (lambda x: x.fmod(1.3), lambda: (randn(64, 4096),)),
+    "index_add": (lambda x, i: torch.zeros(1000, 64).index_add(0, i, x), _edges),
+    "scatter_add of rows": (_summed_rows, _edges),
+    "scatter maximum of rows": (_largest_rows, _edges),
+    "bincount": (lambda x: torch.bincount(x, minlength=100), lambda: (torch.randint(0, 100, (50000,)),)),
+    "searchsorted": (torch.searchsorted, lambda: (randn(1000).sort().values, randn(20000))),
+    "median": (lambda x: x.median(-1).values, lambda: (randn(100, 101),)),
+    "argsort": (lambda x: x.argsort(-1), lambda: (randn(100, 100),)),
+    "transpose": (lambda x: x.t().contiguous(), lambda: (randn(1024, 1024),)),
+    "and of bools": (torch.logical_and, lambda: (randn(64, 4096) > 0, randn(64, 4096) > 0)),
+    "norm of rows of 3": (lambda x: x.norm(dim=-1), lambda: (randn(100000, 3),)),
+    "avg_pool1d": (lambda x: functional.avg_pool1d(x, 5, 1, 2), lambda: (randn(4, 128, 256),)),
+    "stft": (lambda x: torch.stft(x, 512, 128, window=torch.hann_window(512), return_complex=True).abs(), lambda: (randn(1, 16000),)),
     "int32 remainder": (lambda x: x % 7, lambda: (torch.randint(-9999, 9999, (64, 4096), dtype=torch.int32),)),
 }  # fmt: skip
 """Name -> a function and its operands."""
@@ -107,6 +131,8 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], Callable[[], tuple[Any, ...]]]]
     "linear, 3 rows": (lambda: nn.Linear(1024, 1024), lambda: (randn(3, 1024),)),
     "conv, 8 groups of 8": (lambda: nn.Conv2d(64, 64, 3, padding=1, groups=8), lambda: (randn(1, 64, 56, 56),)),
     "conv, 32 groups of 4": (lambda: nn.Conv2d(128, 128, 3, padding=1, groups=32), lambda: (randn(1, 128, 28, 28),)),
+    "conv, depthwise": (lambda: nn.Conv2d(32, 32, 3, padding=1, groups=32), lambda: (randn(1, 32, 112, 112),)),
+    "conv, first of a network": (lambda: nn.Conv2d(3, 32, 3, 2, 1), lambda: (randn(1, 3, 224, 224),)),
     "conv, dilated": (lambda: nn.Conv2d(64, 64, 3, padding=4, dilation=4), lambda: (randn(1, 64, 64, 64),)),
     "conv, one channel": (lambda: nn.Conv2d(1, 16, 5, padding=2), lambda: (randn(1, 1, 128, 128),)),
     "conv, padded before": (lambda: nn.Sequential(nn.ZeroPad2d((0, 1, 0, 1)), nn.Conv2d(16, 32, 3, 2)), lambda: (randn(1, 16, 112, 112),)),

@@ -136,11 +136,14 @@ def test_slow_functions_have_a_binary_each_and_quick_ones_share_more_on_cuda() -
     for i in range(14):
         b.output(f"p{i}", b.exp(b.input(f"a{i}", f"float32[{i + 3}, {2 * i + 5}]")))
     b.output("y", x)
+    for i in range(2):  # on CUDA cores
+        left, right = b.input(f"l{i}", f"float32[6, {49 + i}, 49]"), b.input(f"r{i}", "float32[6, 49, 31]")
+        b.output(f"m{i}", b.matmul(left, right))
     program = compile_graph(b.build(), target="cuda:h100-sxm")
     groups = [binary.symbols for binary in program.binaries]
-    slow = [g for g in groups if any(s.startswith("conv") for s in g)]
+    slow = [g for g in groups if any(s.startswith(("conv", "matmul")) for s in g)]
     quick = [g for g in groups if any(s.startswith("exp") for s in g)]
-    assert len(slow) == 5
+    assert len(slow) == 7
     assert all(len(g) == 1 for g in slow)
     assert sorted(map(len, quick)) == [2, 12]
 

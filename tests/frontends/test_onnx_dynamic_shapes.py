@@ -79,6 +79,21 @@ DYNAMIC = {
         {2: ("rows", "blocks")},
         {2: floats(3, 9)},
     ),
+    "rows of a bias": Dynamic(
+        Case("Gemm", (floats(5, 3), floats(3, 4), floats(5, 4)), {"alpha": 0.5, "beta": 2.0}, (0, 2), domain=""),
+        {0: ("n", 3)},
+        {0: floats(3, 3)},
+    ),
+    "a column as a bias": Dynamic(
+        Case("Gemm", (floats(5, 3), floats(4, 3), floats(5, 1)), {"transB": 1}, domain=""),
+        {0: ("n", 3)},
+        {0: floats(3, 3)},
+    ),
+    "a bias of one of several rows": Dynamic(
+        Case("Gemm", (floats(2, 3), floats(3, 4), floats(2, 4)), {}, (0, 2), domain=""),
+        {0: ("n", 3)},
+        {0: floats(1, 3)},
+    ),
 }  # fmt: skip
 
 

@@ -135,6 +135,36 @@ def test_a_branch_on_content_names_its_line_and_how_to_call_the_layer() -> None:
         assert not opaque(xrt.extract_ir(Decodes(tgt_is_causal=flag).eval(), given))
 
 
+def test_a_cast_of_a_layer_in_forward_names_its_line() -> None:
+    class Router(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.classifier = nn.Linear(4, 3)
+
+        def forward(self, x: Any) -> Any:
+            self.classifier = self.classifier.to(x.dtype)
+            return self.classifier(x)
+
+    with pytest.raises(ModelError) as caught:
+        xrt.extract_ir(Router().eval(), torch.randn(2, 4))
+    text = str(caught.value)
+    assert "casts or moves a layer in forward, which torch.export does not support; got" in text
+    assert "test_torch_refusals.py" in text
+    assert "self.classifier = self.classifier.to(x.dtype)" in text
+    assert text.endswith("Cast or move the layer before, as model.to(dtype), and only tensors in forward.")
+
+
+def test_an_error_of_the_model_names_its_line() -> None:
+    class Indexes(nn.Module):
+        def forward(self, x: Any, mask: Any = None) -> Any:
+            return x * mask[0]
+
+    with pytest.raises(
+        ModelError, match=r"not subscriptable at .*test_torch_refusals.py:\d+: return x \* mask"
+    ):
+        xrt.extract_ir(Indexes().eval(), torch.randn(2, 4))
+
+
 def test_an_op_that_pytorch_fails_to_take_apart_is_named() -> None:
     """It stays whole, and the walk names it; where PyTorch cannot even say its result's shape, the error does."""
     from torch.fx.experimental.proxy_tensor import get_proxy_mode

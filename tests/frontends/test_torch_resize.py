@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from support.torch_oracle import OfFunction, opaque, same  # noqa: E402
+from support.torch_oracle import OfFunction, opaque, run_natively, same  # noqa: E402
 
 from xpuruntime import InferenceSession  # noqa: E402
 from xpuruntime.errors import ModelError  # noqa: E402
@@ -50,6 +50,38 @@ def test_aligned_corners_of_one_element_are_left_to_pytorch() -> None:
         OfFunction(resized("bilinear", True, {"size": (1, 7)})).eval(), (torch.randn(1, 2, 6, 9),)
     )
     assert any("align_corners to one element" in text for text in opaque(graph))
+
+
+INTERPOLATIONS: list[dict[str, Any]] = [
+    {"scale_factor": 2, "mode": "bilinear"},
+    {"scale_factor": 2, "mode": "bilinear", "align_corners": True},
+    {"scale_factor": 2, "mode": "bicubic"},
+    {"size": (5, 13), "mode": "bicubic", "align_corners": True},
+    {"scale_factor": 0.5, "mode": "bilinear"},
+    {"size": (3, 5), "mode": "bilinear", "antialias": True},
+    {"size": (5, 4), "mode": "bicubic", "antialias": True},
+    {"size": (13, 3), "mode": "bicubic", "antialias": True},
+]
+
+
+@pytest.mark.parametrize("place", [(0, 0), (5, 7), (2, 3), (0, 3)], ids=str)
+def test_infinities_and_nan_reach_the_same_results(place: tuple[int, int]) -> None:
+    """Taps of weight zero are read where PyTorch reads them, and only there."""
+
+    def resizing(options: dict[str, Any]) -> Any:
+        return lambda x: torch.nn.functional.interpolate(x, **options)
+
+    functions = [resizing(options) for options in INTERPOLATIONS]
+    for number in (torch.inf, torch.nan):
+        x = torch.randn(1, 2, 6, 8, generator=torch.Generator().manual_seed(1))
+        x[0, :, place[0], place[1]] = number
+        native = run_natively(functions, x)
+        for function, got in zip(functions, native, strict=True):
+            want = function(x).numpy()
+            np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+            graph, _ = import_torch(OfFunction(function).eval(), (x,))
+            (exact,) = interp.run(graph, {graph.inputs[0].name: x.numpy()}).values()
+            np.testing.assert_allclose(exact, want, rtol=1e-4, atol=1e-5)
 
 
 class Resized(torch.nn.Module):  # type: ignore[misc, unused-ignore]

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.emulated_amx import EmulatedTiles
-from support.native import check
+from support.native import check, compile_native, run_native
 from support.one_kernel import Weight, channels_last, check_kernel
 
 from xpuruntime import _core
@@ -100,6 +100,68 @@ def test_products_drawn_at_random(m: int, n: int, k: int, weight: bool) -> None:
 def test_products_end_in_bias_residual_and_activation(target: CppTarget, act: str) -> None:
     graph, feeds, weights = linear(19, 45, 100, act=act, lead=(2, 3))
     check(graph, feeds, weights=weights, target=target, passes="none")
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("kernel", ["int4_weights", "int4_weights_128", "int8_weights", "fp8_weights"])
+@pytest.mark.parametrize("shape", [(9, 70, 96), (33, 64, 33), (211, 130, 1100)])
+def test_weights_of_codes_become_operands_of_tiles(
+    target: CppTarget, kernel: str, shape: tuple[int, int, int]
+) -> None:
+    """Next to the same codes without tiles, which have tests of their own."""
+    graph, feeds, weights = linear(*shape, act="silu")
+    policy = {"matmul": kernel}
+    got, want = (
+        run_native(graph, feeds, weights=weights, kernels=policy, target=t)["y"].astype(np.float32)
+        for t in (target, "cpu:x86-64-v4+bf16")
+    )
+    assert np.isfinite(want).all()
+    assert abs(got - want).max() <= abs(want).max() / 256
+    assert (
+        "gemm_block_tiles<" in compile_native(graph, feeds, kernels=policy, target=target).binaries[0].source
+    )
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("kernel", ["int4_weights_64", "int4_weights_128"])
+@pytest.mark.parametrize("k", [544, 1056])
+def test_blocks_of_k_begin_with_a_group(target: CppTarget, kernel: str, k: int) -> None:
+    """Equal blocks of these lengths are no multiple of a group."""
+    graph, feeds, weights = linear(40, 33, k)
+    got, want = (
+        run_native(graph, feeds, weights=weights, kernels={"matmul": kernel}, target=t)["y"].astype(
+            np.float32
+        )
+        for t in (target, "cpu:x86-64-v4+bf16")
+    )
+    assert abs(got - want).max() <= abs(want).max() / 256
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_norm_of_long_rows_before_codes_is_one_task_for_all_rows(target: CppTarget) -> None:
+    """Without a norm, 40 rows of this length are two tasks, because they exceed the L2 cache."""
+    b, m, n, k = GraphBuilder("layer"), 40, 33, 10304
+    x, w = b.input("x", f"bfloat16[{m}, {k}]"), b.weight("w", f"bfloat16[{n}, {k}]")
+    b.output("y", b.norm_linear(x, w, None, None, b.weight("s", f"bfloat16[{k}]"), eps=1e-6))
+    weights = {"w": draw(2, n, k), "s": draw(3, k)}
+    got, want = (
+        run_native(
+            b.build(), {"x": draw(1, m, k)}, weights=weights, kernels={"matmul": "int4_weights"}, target=t
+        )["y"].astype(np.float32)
+        for t in (target, "cpu:x86-64-v4+bf16")
+    )
+    assert abs(got - want).max() <= abs(want).max() / 128
+
+
+def test_rows_of_few_and_many_share_codes() -> None:
+    for kernel in ("int4_weights", "int8_weights"):
+        packed = []
+        for m in (1, 200):
+            graph, feeds, _ = linear(m, 70, 96)
+            packed.append(compile_native(graph, feeds, kernels={"matmul": kernel}, target=OWN).recipes[0])
+        assert packed[0].steps == packed[1].steps
+        assert packed[0].spec == packed[1].spec
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -81,6 +81,29 @@ def test_weights_of_fewer_bits_keep_it(target: str, word: str) -> None:
         assert mixed.tobytes() == np.ascontiguousarray(whole[order]).tobytes(), (name, rows)
 
 
+@pytest.mark.parametrize("target", ["cpu", "cpu:x86-64-v3", "cpu:x86-64-v2"])
+@pytest.mark.parametrize("word", ["int4", "int4_128"])
+@pytest.mark.parametrize("activations", [None, "int8"])
+@pytest.mark.sampled(3)
+def test_a_row_does_not_depend_on_how_many_rows_chose_its_expert(
+    target: str, word: str, activations: str | None
+) -> None:
+    rows, k, n, experts = 40, 300, 24, 3
+    policy = {"version": 1, "kernel": {"batch_invariant": True, "weights": word}}
+    if activations:
+        policy["kernel"]["activations"] = activations
+    b, rng = GraphBuilder("experts"), np.random.default_rng(0)
+    x, ids = b.input("x", f"float32[{rows}, {k}]"), b.input("ids", f"int64[{rows}, 1]")
+    b.output("y", b.expert_linear(x, b.weight("w", f"float32[{experts}, {n}, {k}]"), ids))
+    graph, known = b.build(), {"w": rng.standard_normal((experts, n, k)).astype(np.float32)}
+    feeds = {"x": rng.standard_normal((rows, k)).astype(np.float32)}
+    results = []
+    for chosen in (1, 2, 6, 7, 8, 9, rows):
+        feeds["ids"] = np.where(np.arange(rows) < chosen, 0, 1)[:, None]
+        results.append(run_native(graph, feeds, weights=known, target=target, policy=policy)["y"][0])
+    assert all(y.tobytes() == results[0].tobytes() for y in results)
+
+
 def test_kernels_that_do_not_promise_it_are_refused() -> None:
     graph, _ = layer("linear", "float32")
     forced = {"version": 1, "kernel": {"batch_invariant": True, "rules": [{"op": "matmul", "use": "onednn"}]}}

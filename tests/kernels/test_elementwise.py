@@ -436,3 +436,74 @@ def test_powers_of_positive_numbers(level: str) -> None:
                 np.testing.assert_allclose(
                     got[name], (wide**by).astype(kind), rtol=unit, atol=2e-45 if ends < 99 else 1e-320
                 )
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_integer_quotients_are_exact(level: str) -> None:
+    """Quotients next to whole numbers, the ends of each type, and divisors of zero and -1."""
+    b, feeds = ir.GraphBuilder("quotients"), dict[str, Any]()
+    rng = np.random.default_rng(7)
+    for dtype in ("int8", "uint8", "int16", "uint16", "int32", "uint32"):
+        info = np.iinfo(dtype)
+        ends = [
+            info.min,
+            info.min + 1,
+            info.max,
+            info.max - 1,
+            0,
+            1,
+            2,
+            3,
+            7,
+            *([-1, -2, -7] if info.min else []),
+        ]
+        pairs = np.array(list(itertools.product(ends, repeat=2)), np.int64)
+        divisor = rng.integers(1, max(2, min(info.max, 50000)), 700)
+        multiple = (rng.integers(info.min, info.max, 700, endpoint=True) // divisor) * divisor
+        near = np.clip(multiple + rng.integers(-1, 2, 700), info.min, info.max)
+        x, y = np.concatenate([pairs[:, 0], near]), np.concatenate([pairs[:, 1], divisor])
+        feeds |= {f"x_{dtype}": x.astype(dtype), f"y_{dtype}": y.astype(dtype)}
+        names = [b.input(f"{n}_{dtype}", TensorSpec(x.shape, DType.of(dtype))) for n in "xy"]
+        for op in ("fmod", "remainder"):
+            b.output(f"{op}_{dtype}", b.call(op, *names))
+        for mode in ("floor", "trunc"):
+            b.output(f"{mode}_{dtype}", b.div(*names, rounding_mode=mode))
+    got = run_native(b.build(), feeds, target=level)
+    for name, y in got.items():
+        op, dtype = name.split("_")
+        for at, (n, d) in enumerate(
+            zip(feeds[f"x_{dtype}"].tolist(), feeds[f"y_{dtype}"].tolist(), strict=True)
+        ):
+            trunc = 0 if d == 0 else (abs(n) // abs(d)) * (-1 if (n < 0) != (d < 0) else 1)
+            floor = 0 if d == 0 else n // d
+            exact = {
+                "floor": floor,
+                "trunc": trunc,
+                "fmod": n - trunc * d if d else 0,
+                "remainder": n - floor * d if d else 0,
+            }
+            assert y[at] == np.array(exact[op], object).astype(np.int64).astype(dtype), (name, n, d)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_angles_of_two_coordinates(level: str) -> None:
+    """Every quadrant, axes, zeros of either sign, infinities and NaN: three units in the last place, and the signs of C99."""
+    rng = np.random.default_rng(9)
+    odd = np.array(
+        list(itertools.product((0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 1e-40, -3e38, 2.5), repeat=2))
+    )
+    for dtype in ("float32", "float64"):
+        y, x = (
+            np.concatenate([odd[:, i], rng.normal(size=2000) * 10.0 ** rng.uniform(-6, 6, 2000)])
+            for i in (0, 1)
+        )
+        y, x = y.astype(dtype), x.astype(dtype)
+        b = ir.GraphBuilder("angles")
+        b.output("z", b.atan2(*(b.input(n, TensorSpec(x.shape, DType.of(dtype))) for n in "yx")))
+        z = run_native(b.build(), {"y": y, "x": x}, target=level)["z"]
+        exact = np.arctan2(y.astype(np.longdouble), x.astype(np.longdouble))
+        number = ~np.isnan(exact)
+        assert np.array_equal(np.isnan(z), ~number)
+        assert np.array_equal(np.signbit(z)[number], np.signbit(exact)[number])
+        spacing = np.spacing(np.abs(exact[number]).astype(dtype))
+        assert (np.abs(z[number] - exact[number]) / spacing).max() <= 3

@@ -81,7 +81,7 @@ def test_a_layer_computes_what_its_codes_and_scales_say(group: int, rows: int, n
 @pytest.mark.parametrize("target", ["cpu", "cpu:x86-64-v4", "cpu:x86-64-v3", "cpu:x86-64-v2"])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_narrow_floats_and_other_levels(dtype: str, target: str) -> None:
-    for rows, n, k in ((1, 70, 96), (9, 40, 100)):
+    for rows, n, k in ((1, 70, 96), (9, 40, 100), (101, 70, 333)):
         graph, feeds, weights = layer(rows, n, k, dtype)
         got = run_native(graph, feeds, weights=weights, kernels={"matmul": "int4_weights"}, target=target)[
             "y"
@@ -99,6 +99,36 @@ def test_normed_and_gated_layers(rows: int) -> None:
     got = run_native(graph, feeds, weights=weights, kernels={"matmul": "int4_weights"}, split=3)["y"]
     want = interp.run(graph, feeds, weights={**weights, "w": rounded(weights["w"], 32)})["y"]
     assert abs(got - want).max() <= 1e-5 * abs(want).max()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_gated_layers_of_many_rows_and_a_row_of_nan(dtype: str) -> None:
+    """The rows of two tasks, whose codes become operands once."""
+    rows, n, k = 600, 70, 96
+    b = GraphBuilder("layer")
+    x, w = b.input("x", f"{dtype}[{rows}, {k}]"), b.weight("w", f"{dtype}[{2 * n}, {k}]")
+    b.output("y", b.norm_linear(x, w, None, None, None, act="silu", gated=True))
+    draw, kind = np.random.default_rng(5), np.dtype(getattr(ml_dtypes, dtype, dtype))
+    feeds, weight = {"x": draw.standard_normal((rows, k)).astype(kind)}, draw.standard_normal((2 * n, k))
+    feeds["x"][500, 40] = np.nan
+    got = run_native(
+        b.build(), feeds, weights={"w": weight.astype(kind)}, kernels={"matmul": "int4_weights"}, split=3
+    )["y"].astype(np.float64)
+    sums = feeds["x"].astype(np.float64) @ rounded(weight.astype(kind), 32).T.astype(np.float64)
+    want = sums[:, :n] / (1 + np.exp(-sums[:, :n])) * sums[:, n:]
+    assert np.isnan(got[500]).all()
+    assert not np.isnan(np.delete(got, 500, 0)).any()
+    limit = 1e-5 if dtype == "float32" else 1 / 128
+    assert np.nanmax(abs(got - want)) <= limit * np.nanmax(abs(want))
+
+
+def test_few_and_many_rows_share_a_weight() -> None:
+    for dtype in ("float32", "bfloat16"):
+        recipes = []
+        for rows in (1, 9, 600):
+            graph, feeds, _ = layer(rows, 70, 96, dtype)
+            recipes.append(compile_native(graph, feeds, kernels={"matmul": "int4_weights"}).recipes[0])
+        assert all((r.spec, r.steps) == (recipes[0].spec, recipes[0].steps) for r in recipes)
 
 
 def test_only_a_policy_takes_it_and_memory_shrinks() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from xpuruntime import ir
 from xpuruntime.codegen.cpp.target import cpu_target
+from xpuruntime.compiler import compile as compile_graph
 from xpuruntime.ir import interp
 from xpuruntime.kernels.catalogue import offers
 from xpuruntime.kernels.kernel import NodeCall, Operand, Stage
@@ -74,6 +75,11 @@ def layouts(shape: tuple[int, ...], seed: int) -> Layout:
 def lying(spec: TensorSpec, seed: int) -> TensorSpec:
     shape = tuple(int(d) for d in spec.shape)  # type: ignore[arg-type]
     return TensorSpec(shape, spec.dtype, layout=layouts(shape, seed))
+
+
+def test_a_batch_norm_alone_converts_no_layout() -> None:
+    (call,) = compile_graph(graphs()["batch_norm"]).entries[0].plans[0].calls
+    assert call.ops == ("batch_norm",)
 
 
 @pytest.mark.sampled(1)

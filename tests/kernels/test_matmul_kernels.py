@@ -325,3 +325,26 @@ def test_a_transposed_right_side_that_is_packed_by_tasks(dtype: str) -> None:
             for m, n, k in [(16, 70, 133), (9, 33, 16), (40, 130, 15)]
         ]
     )
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("dtype", ["float32", "int32"])
+def test_few_rows_sum_as_many(dtype: str, target: str) -> None:
+    """Rows times the transpose of a value, which few rows read in place: the bits of the same rows among others, whose right side is packed."""
+    for n, k in [(70, 133), (33, 16), (8, 5001), (129, 640), (5, 7), (600, 64)]:
+        x, w = array((16, k), dtype), array((n, k), dtype)
+        many = judge("linear", x, w, None, target=target)
+        for m in (1, 2, 3, 4):
+            few = judge("linear", x[:m], w, None, target=target)
+            np.testing.assert_array_equal(few, many[:m])
+
+
+@pytest.mark.parametrize("target", ["cpu", "cpu:x86-64-v3", "cpu:x86-64-v2"])
+def test_nan_spoils_only_its_column_of_a_transposed_value(target: str) -> None:
+    for k in (3, 16, 133):
+        w = array((37, k), "float32")
+        w[4], w[36, k - 1] = np.nan, np.inf
+        y = judge("linear", array((1, k), "float32"), w, None, target=target)[0]
+        assert not np.isfinite(y[[4, 36]]).any()
+        assert np.isfinite(np.delete(y, [4, 36])).all()

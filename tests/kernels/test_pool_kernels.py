@@ -83,6 +83,24 @@ def test_places_of_maxima(over):
 
 
 @pytest.mark.sampled(4)
+@pytest.mark.parametrize(("level", "dtype"), itertools.product(LEVELS, [*FLOATS, np.int32, np.uint8]))
+def test_vectors_along_rows(level, dtype):
+    """Windows up to five elements apart in rows of any length, with taps outside at either end, and numbers that are none."""
+    for width, stride, op in (
+        (12, 1, "avg_pool"),
+        (83, 2, "max_pool"),
+        (45, 3, "avg_pool"),
+        (83, 4, "max_pool"),
+        (45, 5, "max_pool"),
+    ):
+        x = draw(2, 3, 4, width, dtype=dtype)
+        if np.dtype(dtype).kind in "fV":
+            x[0, 1, 2, width // 2], x[1, 2, 3, width - 1], x[1, 0, 0, 0] = np.nan, np.inf, -np.inf
+        window = {"kernel": (2, 3), "stride": (1, stride), "dilation": (1, 1 + stride % 2)}
+        pool(op, x, padding=[1, -1, 0, 2], ceil=True, last=False, target=level, **window)
+
+
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("level", "dtype"), itertools.product(LEVELS, FLOATS))
 def test_every_level_and_dtype(level, dtype):
     x = draw(1, 37, 6, 5, dtype=dtype)

@@ -51,6 +51,26 @@ def test_every_reduction(shape: tuple[int, ...], dim: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("level", ["cpu", *LEVELS])
+def test_many_short_rows(level: str) -> None:
+    """Lanes have a row each; more rows than lanes, and a rest. NaN, infinities and the last element reach their own row only."""
+    b, feeds = ir.GraphBuilder("short"), dict[str, Any]()
+    for dtype in ("float32", "float64", "bfloat16", "float16", "int16", "uint8", "int64", "bool"):
+        for length in (2, 3, 4):
+            name = f"{dtype}_{length}"
+            data = values((39, length), dtype)
+            if DType.of(dtype).is_float:
+                data[5, 0], data[20, 1], data[38, length - 1] = np.nan, np.inf, -np.inf
+            x, feeds[name] = b.input(name, f"{dtype}[39, {length}]"), data
+            for op in ("sum", "amax", "argmax", "any"):
+                b.output(f"{op}_{name}", b.call(op, x, dim=1 if op == "argmax" else [1]))
+            if DType.of(dtype).is_float:
+                b.output(f"softmax_{name}", b.softmax(x, dim=1))
+                b.output(f"norm_{name}", b.layer_norm(x, normalized_shape=[length]))
+    with np.errstate(all="ignore"):
+        check(b.build(), feeds, passes="none", target=level, split=3)
+
+
+@pytest.mark.parametrize("level", ["cpu", *LEVELS])
 def test_rows_shorter_than_vectors(level: str) -> None:
     b, feeds = ir.GraphBuilder("short"), dict[str, Any]()
     for dtype in ("float32", "float64", "bfloat16", "uint8", "int64", "bool"):

@@ -47,6 +47,22 @@ def test_resize(mode: str) -> None:
 
 
 @pytest.mark.parametrize("target", levels())
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+def test_resizes_of_what_is_not_finite(mode: str, target: str) -> None:
+    c = Cases(KERNELS)
+    crop = {"coordinates": "tf_crop_and_resize", "roi": [0, 0, 0.2, -0.3, 1, 1, 0.8, 1.2]}
+    for dtype in FLOATS:
+        z = c.array(2, 3, 7, 6, dtype=dtype)
+        z[0, 0, 0, 5], z[0, 1, 3, 2], z[1, 2, 6, 0] = np.inf, np.nan, -np.inf
+        for size in ([2, 3, 14, 12], [2, 3, 4, 17], [2, 3, 1, 6]):
+            for own in ({}, {"exclude_outside": True}, {"antialias": True}, {"coordinates": "align_corners"}):
+                c.add("resize", z, size=size, mode=mode, **own)
+            c.add("resize", z, size=size, mode=mode, antialias=True, exclude_outside=True)
+            c.add("resize", z, size=size, mode=mode, extrapolation_value=10.0, **crop)
+    assert check_cases(c, target=target) == []
+
+
+@pytest.mark.parametrize("target", levels())
 @pytest.mark.parametrize("dtype", ["uint8", "bfloat16", "float32", "float64"])
 def test_nearest_rows_are_repeated_or_copied(target: str, dtype: str) -> None:
     c = Cases(KERNELS)

@@ -108,6 +108,63 @@ def test_a_padded_tensor_that_others_read_stays_for_them() -> None:
     assert after.nodes[1].inputs[0] == "x"
 
 
+def chained(*pads: tuple[Sequence[int], float], shared: int | None = None) -> Graph:
+    """Return a graph of a chain of pads and a convolution of its end. ``shared`` is a pad whose result is an output, too."""
+    b = GraphBuilder("chained")
+    at = b.input("x", "float32[1, 4, 6, 6]")
+    for i, (sizes, value) in enumerate(pads):
+        at = b.call("pad", at, pads=list(sizes), value=value)
+        if i == shared:
+            b.output("padded", at)
+    w = b.weight("w", "float32[2, 4, 3, 3]")
+    b.output("y", b.call("convolution", at, w, stride=[1, 1], padding=[1, 0], dilation=[1, 1]))
+    return b.build()
+
+
+RIGHT, BELOW = ([0, 0, 0, 0, 0, 0, 0, 2], 0.0), ([0, 0, 1, 0, 0, 0, 3, 0], 0.0)
+BOTH, ONES, CROP = (
+    ([0, 0, 1, 1, 0, 0, 1, 1], 0.0),
+    ([0, 0, 1, 1, 0, 0, 1, 1], 1.0),
+    ([0, 0, 0, 0, 0, 0, 0, -1], 0.0),
+)
+
+
+@pytest.mark.parametrize(
+    ("graph", "ops", "padding"),
+    [
+        (chained(RIGHT, BELOW), ["convolution"], (2, 0, 4, 2)),
+        (chained(RIGHT, BELOW, BOTH), ["convolution"], (3, 1, 5, 3)),
+        (chained(RIGHT, ONES, BELOW, BOTH), ["pad", "pad", "convolution"], (3, 1, 5, 1)),
+        (chained(RIGHT, CROP, BELOW), ["pad", "pad", "convolution"], (2, 0, 4, 0)),
+        (chained(RIGHT, BELOW, shared=0), ["pad", "convolution"], (2, 0, 4, 2)),
+        (chained(RIGHT, BELOW, shared=1), ["pad", "pad", "convolution"], (2, 0, 4, 2)),
+    ],
+    ids=["two", "three", "behind ones", "behind a crop", "the first is read", "the second is read"],
+)
+def test_chains_fold_up_to_the_first_other_pad(
+    graph: Graph, ops: list[str], padding: tuple[int, ...]
+) -> None:
+    after = run_passes(graph, ["fold_pad", "dead_code"], context=ON, check=True)
+    assert [n.op for n in after.nodes] == ops
+    assert after.nodes[-1].attrs["padding"] == padding
+    np.testing.assert_array_equal(outputs(after), outputs(graph))
+
+
+def test_a_policy_may_keep_a_part_of_a_chain() -> None:
+    graph = chained(RIGHT, BELOW)
+
+    def at_most_two(graph: Graph, nodes: Sequence[Node]) -> Support:
+        return (
+            Support.no(Reason.FORCED, "a rule names the kernel of the first pad")
+            if len(nodes) > 2
+            else Support.yes()
+        )
+
+    after = run_passes(graph, ["fold_pad"], context=PassContext(uneven_padding=True, may_fuse=at_most_two))
+    assert [n.op for n in after.nodes] == ["pad", "convolution"]
+    np.testing.assert_array_equal(outputs(after), outputs(graph))
+
+
 def test_a_padded_tensor_that_is_also_the_filters_stays() -> None:
     b = GraphBuilder("twice")
     inner = b.call("pad", b.input("x", "float32[1, 1, 3, 3]"), pads=[0, 0, 1, 1, 0, 0, 1, 1])

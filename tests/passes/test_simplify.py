@@ -342,3 +342,36 @@ def test_outputs_stay_results(golden) -> None:
         %y: float32[2, 3] = clone(%x)
         """,
     )
+
+
+def test_scatter_of_rows(golden) -> None:
+    """An index that is the same along all dims but the first writes whole rows; other scatters stay."""
+    golden(
+        "simplify",
+        """
+        input %x: float32[4, 3]
+        input %v: float32[6, 3]
+        input %w: float32[6, 2]
+        %j: int64[6, 1] = constant(value=int64[6, 1]{0, 3, 1, 3, 0, 3})
+        %i: int64[6, 3] = expand(%j, size=[6, 3])
+        %k: int64[6, 2] = expand(%j, size=[6, 2])
+        %a: float32[4, 3] = scatter(%x, %i, %v, dim=0, reduce="add", include_self=true)
+        %b: float32[4, 3] = scatter(%x, %i, %v, dim=0, reduce="amax", include_self=false)
+        %c: float32[4, 3] = scatter(%x, %i, %v, dim=0, reduce="none", include_self=true)
+        %d: float32[4, 3] = scatter(%x, %k, %w, dim=0, reduce="add", include_self=true)
+        output "a" = %a
+        output "b" = %b
+        output "c" = %c
+        output "d" = %d
+        """,
+        """
+        %j: int64[6, 1] = constant(value=int64[6, 1]{0, 3, 1, 3, 0, 3})
+        %k: int64[6, 2] = expand(%j, size=[6, 2])
+        %a: float32[4, 3] = scatter_nd(%x, %j, %v, reduce="add")
+        %full: float32[6, 3] = full(size=[6, 3], value=-inf, dtype=float32)
+        %scatter_nd: float32[4, 3] = scatter_nd(%x, %j, %full)
+        %b: float32[4, 3] = scatter_nd(%scatter_nd, %j, %v, reduce="amax")
+        %c: float32[4, 3] = scatter_nd(%x, %j, %v)
+        %d: float32[4, 3] = scatter(%x, %k, %w, dim=0, reduce="add")
+        """,
+    )

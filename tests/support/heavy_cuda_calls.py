@@ -108,9 +108,10 @@ def stages(index: int, target: CudaTarget) -> tuple[Stage, ...]:
 
 
 def resources(index: int, target: CudaTarget) -> list[tuple[KernelResources, dict[str, Any]]]:
-    """Compile a call; return what each of its stages takes, and the options of its launch. Raises BuildError."""
+    """Compile a call; return what each text of its stages takes, and the options of its launch. Raises BuildError."""
     found = stages(index, target)
-    functions = {f"kernel_{k}": s.source for k, s in enumerate(found)}
+    texts = [(text, s) for s in found for text in (s.source, s.aligned_source) if text]
+    functions = {f"kernel_{k}": text for k, (text, _) in enumerate(texts)}
     source = target.source(functions, {part for s in found for part in s.parts})
     kernels = kernels_in(nvrtc_toolchain().build(source, target.sm.architecture))
-    return [(kernels[f"kernel_{k}"], dict(s.options)) for k, s in enumerate(found)]
+    return [(kernels[f"kernel_{k}"], dict(s.options)) for k, (_, s) in enumerate(texts)]

@@ -38,6 +38,7 @@ from ..storage.blocks import GroupForm
 from ..types import TensorSpec
 
 __all__ = [
+    "VECTOR_BYTES",
     "Built",
     "Kernel",
     "LoweredCall",
@@ -51,6 +52,8 @@ __all__ = [
 ]
 
 Scalar: TypeAlias = bool | int | float
+VECTOR_BYTES = 16
+"""The widest memory access of a GPU's thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +151,8 @@ class Stage:
     library, options: a library call, as in KernelCall. ``source`` is then empty, and ``stem`` is the library's name of the kernel.
     unit:    code that is compiled separately. ``source`` is then empty.
     flops, bytes: arithmetic operations and memory traffic, for roofline estimates.
+    aligned_source: the text without the code for unaligned memory, used if the buffers of all ``aligned_args`` begin at multiples of
+             ``VECTOR_BYTES``; empty if the text has no such code.
     """
 
     stem: str
@@ -164,6 +169,8 @@ class Stage:
     flops: int = 0
     bytes: int = 0
     unit: Unit | None = None
+    aligned_source: str = ""
+    aligned_args: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 convolution(pad(x, begins, ends), w, padding)  ->  convolution(x, w, padding + begins, padding + ends)
 
+A chain of pads folds from the convolution up to the first pad that it cannot do.
 Networks with the padding of TensorFlow have such pads: those of convolutions with a stride differ at both ends.
 """
 
@@ -23,20 +24,24 @@ def run(graph: Graph, context: PassContext | None = None) -> Graph:
         if node.op != "convolution" or node.attrs["transposed"]:
             return
         original = graph.node(node.name)
-        pad = graph.producer(str(original.inputs[0]))
-        if pad is None or not _zeros(pad) or not context.may_fuse(graph, (pad, original)):
-            return
-        rank = graph.spec(pad.values[0]).rank
-        begins, ends = pad.attrs["pads"][2:rank], pad.attrs["pads"][rank + 2 :]
-        own = node.attrs["padding"]
-        own_begins, own_ends = (own, own) if len(own) == rank - 2 else (own[: rank - 2], own[rank - 2 :])
-        padding = [a + b for a, b in zip((*own_begins, *own_ends), (*begins, *ends), strict=True)]
-        filters = original.values[1:]
-        absorbs = (pad,) if graph.only_user(pad.name) is not None and pad.name not in filters else ()
-        x = editor.resolve(pad.values[0])
-        editor.replace(
-            node, "convolution", x, *node.inputs[1:], absorbs=absorbs, **{**node.attrs, "padding": padding}
-        )
+        own, rank = node.attrs["padding"], graph.spec(original.values[0]).rank
+        padding = [*own, *own] if len(own) == rank - 2 else list(own)
+        pads: list[Node] = []
+        absorbs: list[Node] = []
+        x = original.values[0]
+        while (pad := graph.producer(x)) is not None and _zeros(pad):
+            if not context.may_fuse(graph, (*reversed(pads), pad, original)):
+                break
+            alone = len(absorbs) == len(pads) and graph.only_user(pad.name) is not None
+            if alone and pad.name not in original.values[1:]:
+                absorbs.append(pad)
+            pads.append(pad)
+            space = (*pad.attrs["pads"][2:rank], *pad.attrs["pads"][rank + 2 :])
+            padding = [a + b for a, b in zip(padding, space, strict=True)]
+            x = pad.values[0]
+        if pads:
+            attrs = {**node.attrs, "padding": padding}
+            editor.replace(node, "convolution", x, *node.inputs[1:], absorbs=absorbs[::-1], **attrs)
 
     return graph.rewrite(rule)
 

@@ -283,7 +283,7 @@ def test_rings_fit_in_shared_memory(m: int, n: int, k: int, gated: bool, target:
     needed = -(-steps // config.split) * -(-tiles // config.blocks) + 1
     assert config.stages == needed or config.split * (config.stages - 1) * 2048 * config.per_sm >= 48 * 1024
     large = (
-        n * (1 + gated) * k * 2 >= 4 << 20 and k >= 1024 and 100 * tiles >= 70 * (to.config.num_sms or 132)
+        n * (1 + gated) * k * 2 >= 13 << 20 and k >= 1024 and 100 * tiles >= 70 * (to.config.num_sms or 132)
     )
     assert mma_leads(s, to) is (m > 1 or large)
 

@@ -29,7 +29,7 @@ class CppTarget(CodegenTarget):
     kind = "cpu"
     takes_fused = True
     any_layout = frozenset(
-        ["grid_sample", "resize"]
+        ["avg_pool", "batch_norm", "grid_sample", "max_pool", "resize"]
     )  # rows of pixels or of channels: what the operand stores
     row_major_taps = 128  # docs/development/kernel-notes.md
     row_major_filters = 8  # kernels/cpu/conv/pixels.py

@@ -124,8 +124,8 @@ class CudaTarget(CodegenTarget):
 # In addition to the fixed NVRTC options. The C++ parts have variables that only some kernels use.
 OPTIONS: tuple[str, ...] = ("--disable-warnings",)
 
-# Seconds of NVRTC (docs/development/cuda-measurements.md, "Parts of opening"): 0.03 for a binary, 0.15 to 0.6 for each function with a slow
-# part, 0.02 to 0.05 for one with fast parts only, 0.05 to 0.2 for any other.
+# Seconds of NVRTC (docs/development/cuda-measurements.md, "Parts of opening"): 0.03 for a binary, 0.1 to 0.4 for each function with a slow
+# part, 0.02 to 0.05 for one with fast parts only, 0.05 to 0.1 for any other.
 _SLOW_PARTS = frozenset(
     (
         "depthwise",
@@ -136,6 +136,7 @@ _SLOW_PARTS = frozenset(
         "fma_gemm",
         "gemm",
         "implicit_gemm",
+        "simt",
     )
 )
 _FAST_PARTS = frozenset(("arith", "erf", "exp", "inverse", "log", "math", "movement", "pow", "trig"))

@@ -13,8 +13,8 @@ __all__ = ["bits_of", "combine_text", "computed_type", "neutral_of", "number_tex
 _COMBINE = {
     "add": "have + give",
     "mul": "have * give",
-    "amax": "have != have ? have : give != give || give > have ? give : have",
-    "amin": "have != have ? have : give != give || give < have ? give : have",
+    "amax": "(have == have) & ((give != give) | (give > have)) ? give : have",
+    "amin": "(have == have) & ((give != give) | (give < have)) ? give : have",
 }
 _BOOL = {"add": "have | give", "mul": "have & give", "amax": "have | give", "amin": "have & give"}
 _NEUTRAL = {"sum": "0", "prod": "1", "any": "0", "all": "-1"}

@@ -20,6 +20,10 @@ _VECTOR_STEPS = (-1, 0, 1, 2)
 """Strides of a source that vectors are read with (``templates/movement.h``)."""
 
 
+_SCATTERED = 16
+"""Minimum adjacent elements of a task of a scatter: a cache line of numbers of 32 bits."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Dim:
     """A loop: its length, and its stride in the target, in the source, and in every lookup."""
@@ -74,8 +78,9 @@ def _nest(move: Move, min_elements: int, tile: int) -> _Nest:
         chunk = min(d.length, max(1, -(-min_elements // inner)))
         if transposed and i == last - 1:
             chunk = min(d.length, -(-chunk // tile) * tile)
-        elif i == last and not writes:
-            chunk = min(d.length, -(-chunk // 64) * 64)
+        elif i == last:  # whole vectors; scatters read every index in each task
+            run = _SCATTERED if writes else 64
+            chunk = min(d.length, -(-chunk // run) * run)
         chunks[i] = chunk
         per = inner * chunk
     return _Nest(tuple(dims), tuple(chunks), transposed)
@@ -202,7 +207,7 @@ def _nested(
         rows, columns = (_length(low[i], high[i]) for i in (depth, depth + 1))
         lines.append(f"transpose<{tile}>({b}, {q.steps[0]}, {a}, {p.steps[1]}, {rows}, {columns});")
         return lines
-    if depth_left == 1 and dims[depth].steps[0] == 1 and not move.combine:
+    if depth_left == 1 and dims[depth].steps[0] == 1:
         run = _run(move, nest, ctype, low[depth], high[depth], names)
         if run:
             return [*lines, run]
@@ -250,6 +255,11 @@ def _run(move: Move, nest: _Nest, ctype: str, low: str, high: str, names: Sequen
         return ""
     indices = [*names, low]
     target, length = _address(move, nest, indices, "target"), _length(low, high)
+    if move.combine:
+        if move.source is None or dim.steps[1] != 1:
+            return ""
+        joined = f"[](auto have, auto give) {{ return (decltype(have))({move.combine}); }}"
+        return f"combine_run({target}, {_address(move, nest, indices, 'source')}, {length}, {joined});"
     if move.source is None:
         return f"fill_run({target}, ({ctype})({move.fill}), {length});"
     if dim.steps[1] not in _VECTOR_STEPS:

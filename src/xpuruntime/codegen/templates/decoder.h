@@ -62,16 +62,26 @@ struct Float32Pair {
     }
 };
 
+// Codes of two steps of k, of L columns: of four bits (0 to 15) in pairs, the even step in the low half; of eight bits, signed, NR bytes apart.
+template <int L> struct CodePair { vec<float, L> even, odd; };
+template <int BITS, int L, int NR> INLINE CodePair<L> code_pair(const uint8_t *at) {
+    if constexpr (BITS == 4) {
+        const vec<int32_t, L> both = raw<int32_t>(raw<uint16_t>(load<L>(at)));
+        return {raw<float>(both & 15), raw<float>(both >> 4)};
+    } else {
+        return {gemm_widened<float>(load<L>((const int8_t *)at)), gemm_widened<float>(load<L>((const int8_t *)at + NR))};
+    }
+}
+
 // tile += a x panel, the panel's elements being codes of BITS bits that encode low + scale * code. Of each `group` steps of k, in bytes
-// [group * BITS / 8 + N::BYTES][NV * L]: codes (of four bits, 0 to 15, in pairs, the even step of k in the low half; of eight bits, signed), then the
-// bytes of the group's numbers. So sums of codes are scaled once a group, and low is multiplied with the sum of the rows' elements. With S = 2, odd
-// steps have sums of their own. S is that of a whole block of rows, also in its tail, so that a row has the same bits wherever it is.
+// [group * BITS / 8 + N::BYTES][NV * L]: codes (code_pair), then the bytes of the group's numbers. So sums of codes are scaled once a group, and low is
+// multiplied with the sum of the rows' elements. With S = 2, odd steps have sums of their own. S is that of a whole block of rows, also in its tail, so
+// that a row has the same bits wherever it is.
 template <class N, int BITS, class T, int R, int NV, int S>
 __attribute__((noinline)) static void grouped_tile(const T *RESTRICT a, int64_t row_stride, const uint8_t *RESTRICT panel, int64_t groups,
                                                    int64_t group, T *RESTRICT tile) {
     constexpr int L = GEMM_LANES<T>, NR = NV * L;
     typedef vec<T, L> V;
-    typedef vec<int32_t, L> I;
     for (int64_t g = 0; g < groups; ++g) {
         V sum[S][R][NV];
         GEMM_UNROLL for (int s = 0; s < S; ++s)
@@ -80,17 +90,10 @@ __attribute__((noinline)) static void grouped_tile(const T *RESTRICT a, int64_t 
         for (int64_t i = 0; i < group; i += 2) {
             GEMM_UNROLL for (int byte = 0; byte < NR; byte += 64) __builtin_prefetch((const char *)panel + 4096 + byte, 0, 2);
             GEMM_UNROLL for (int v = 0; v < NV; ++v) {
-                V even, odd;
-                if constexpr (BITS == 4) {
-                    const I both = raw<int32_t>(raw<uint16_t>(load<L>(panel + v * L)));
-                    even = raw<T>(both & 15), odd = raw<T>(both >> 4);
-                } else {
-                    even = gemm_widened<T>(load<L>((const int8_t *)panel + v * L));
-                    odd = gemm_widened<T>(load<L>((const int8_t *)panel + NR + v * L));
-                }
+                const CodePair<L> codes = code_pair<BITS, L, NR>(panel + v * L);
                 GEMM_UNROLL for (int r = 0; r < R; ++r) {
-                    sum[0][r][v] += splat<V>(a[r * row_stride + i]) * even;
-                    sum[S - 1][r][v] += splat<V>(a[r * row_stride + i + 1]) * odd;
+                    sum[0][r][v] += splat<V>(a[r * row_stride + i]) * codes.even;
+                    sum[S - 1][r][v] += splat<V>(a[r * row_stride + i + 1]) * codes.odd;
                 }
             }
             panel += NR * BITS / 4;

@@ -11,6 +11,19 @@ template <class T> INLINE T quotient_floor(T a, T b) {
     const T q = quotient_trunc(a, b);
     return b != 0 && (T)(q * b) != a && ((a < 0) != (b < 0)) ? (T)(q - 1) : q;
 }
+// Vectors of integers of up to 32 bits divide as floats of twice as many: floor and trunc of the rounded quotient are those of the exact one, which is a
+// whole number or differs from one by at least 1 / b.
+template <class V> constexpr bool DIVIDES_AS_FLOATS = !is_float<V> && lanes<V> > 1 && sizeof(elem<V>) <= 4;
+template <class F, class V> INLINE V as_floats(F f, V a, V b) {
+    typedef elem<V> T;
+    if constexpr (sizeof(T) < 4) return raw<T>(raw<int32_t>(f(raw<float>(a), raw<float>(b))));
+    else if constexpr (8 * lanes<V> > VECTOR_BYTES) {
+        auto h = bitcast<halves<V>>(a), g = bitcast<halves<V>>(b);
+        h.low = as_floats(f, h.low, g.low), h.high = as_floats(f, h.high, g.high);
+        return bitcast<V>(h);
+    } else if constexpr (is_signed<T>) return raw<T>(f(raw<double>(a), raw<double>(b)));
+    else return raw<T>(raw<int64_t>(f(raw<double>(a), raw<double>(b))));
+}
 // Exact remainder of doubles: long division of the fractions.
 INLINE double fmod_one(double x, double y) {
     const double infinity = __builtin_inf();
@@ -48,7 +61,12 @@ template <int BITS, class V> INLINE V fmod_near(V x, V y) {
 template <class V> INLINE V fmod(V a, V b) {  // the sign of a
     typedef elem<V> T;
     if constexpr (is_float<V>) return by_double([](auto x, auto y) { return fmod_near<QUOTIENT_BITS<T>>(x, y); }, a, b);
+    else if constexpr (DIVIDES_AS_FLOATS<V>)
+        return as_floats([](auto x, auto y) { return select(y == 0, decltype(x){}, x - trunc((decltype(x))(x / y)) * y); }, a, b);
     else return lanewise([](T x, T y) { return y == 0 ? (T)0 : (T)(x - quotient_trunc(x, y) * y); }, a, b);
+}
+template <class V> INLINE V whole_quotient(V q, V b) {  // the smallest integer of 32 bits over -1 wraps; so do shorter ones when they are stored
+    return select(b == 0, V{}, select(b == -1, select(q == 0x1p31, -q, q), q));
 }
 template <class V> INLINE V floor_divide(V a, V b) {  // NumPy's: floor of the exact quotient
     const V r = fmod(a, b), fraction = (a - r) / b;
@@ -60,11 +78,15 @@ template <class V> INLINE V floor_divide(V a, V b) {  // NumPy's: floor of the e
 
 template <class V> INLINE V div_trunc(V a, V b) {
     if constexpr (is_float<V>) return trunc(a / b);
+    else if constexpr (DIVIDES_AS_FLOATS<V>)
+        return as_floats([](auto x, auto y) { return whole_quotient(trunc((decltype(x))(x / y)), y); }, a, b);
     else return lanewise([](elem<V> x, elem<V> y) { return quotient_trunc(x, y); }, a, b);
 }
 template <class V> INLINE V div_floor(V a, V b) {
     typedef elem<V> T;
     if constexpr (is_float<V>) return floor_divide(a, b);
+    else if constexpr (DIVIDES_AS_FLOATS<V>)
+        return as_floats([](auto x, auto y) { return whole_quotient(floor((decltype(x))(x / y)), y); }, a, b);
     else return lanewise([](T x, T y) { return quotient_floor(x, y); }, a, b);
 }
 template <class V> INLINE V remainder(V a, V b) {  // the sign of b
@@ -72,7 +94,9 @@ template <class V> INLINE V remainder(V a, V b) {  // the sign of b
     if constexpr (is_float<V>) {
         const V r = fmod(a, b);
         return select(r == 0, copysign(splat<V>(0), b), select((r < 0) != (b < 0), r + b, r));
-    } else return lanewise([](T x, T y) { return y == 0 ? (T)0 : (T)(x - quotient_floor(x, y) * y); }, a, b);
+    } else if constexpr (DIVIDES_AS_FLOATS<V>)
+        return as_floats([](auto x, auto y) { return select(y == 0, decltype(x){}, x - floor((decltype(x))(x / y)) * y); }, a, b);
+    else return lanewise([](T x, T y) { return y == 0 ? (T)0 : (T)(x - quotient_floor(x, y) * y); }, a, b);
 }
 template <class T> INLINE T power_one(T x, T n) {  // of integers; a negative power is 0 unless x is 1 or -1
     if constexpr (is_signed<T>) if (n < 0) return x == 1 ? 1 : x == -1 ? (n & 1 ? -1 : 1) : 0;

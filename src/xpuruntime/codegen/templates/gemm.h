@@ -54,7 +54,8 @@ constexpr int64_t GEMM_PAIRS_RUN = 128;  // bfloat16: rounding of the operands i
 // tile (+)= a x panel. Each of U steps of k has its own accumulators: with few rows that hides the FMA latency, and the
 // panel, which is then read from memory, is prefetched. Steps and loops over sums are macros: sums handed to a function by reference
 // would live in memory.
-template <class T, class B, int R, int NV, int U>
+// STEP: elements from a row of the panel to the next, which are NV * L if it is packed.
+template <class T, class B, int R, int NV, int U, int64_t STEP = NV * GEMM_LANES<T>>
 __attribute__((noinline)) static void gemm_tile(
     const T *RESTRICT a, int64_t row_stride, int64_t k_stride, const B *RESTRICT panel, int64_t k, T *RESTRICT tile, bool more) {
     constexpr int L = GEMM_LANES<T>;
@@ -72,7 +73,7 @@ __attribute__((noinline)) static void gemm_tile(
             GEMM_UNROLL for (int v = 0; v < NV; ++v) sum[u][r][v] += x * b[v];                                       \
         }                                                                                                            \
         a += k_stride;                                                                                               \
-        panel += NV * L;                                                                                             \
+        panel += STEP;                                                                                               \
     }
 #define GEMM_EACH GEMM_UNROLL for (int r = 0; r < R; ++r) GEMM_UNROLL for (int v = 0; v < NV; ++v)
     do {
@@ -218,14 +219,20 @@ static void gemm_widen(const S *a, int64_t row_stride, int64_t k_stride, int64_t
 
 template <int R> struct gemm_rows { static constexpr int value = R; };
 
+// Whether B is codes that a task turns into operands (gemm_dequantized.h), and the elements that tiles then read.
+template <class B> constexpr bool gemm_dequantizes = false;
+template <bool dequantizes, bool pairs, class B> struct gemm_operand_ { typedef B type; };
+template <class B> struct gemm_operand_<true, true, B> { typedef bf16 type; };
+template <class B> struct gemm_operand_<true, false, B> { typedef float type; };
+
 // `rows` rows of one panel's columns. P says how (see kernels/cpu/matmul/gemm_text.py, which writes it):
 //   T, A, B              types of the sums, of A and of B in storage
 //   R, NV, U, tail       rows and vectors of a tile, unrolled steps, rows of the last tile (0: it is a whole one)
 //   k, block             length of the sums, and how much of it is summed up in registers
 //   a_row, a_k           strides of A
-//   packed, b_k, b_n     B is in panels; else its strides
+//   packed, b_k, b_n     B is in panels, as codes always are; else its strides
 //   pairs                bfloat16 pairs
-// emit(sums, row) gets the finished sums of a row, NV * L of them. scratch: sums, then A widened, then B packed.
+// emit(sums, row) gets the finished sums of a row, NV * L of them. scratch: sums, then A widened, then B packed or dequantized.
 template <class P, class Emit>
 INLINE void gemm_block(const typename P::A *a, const typename P::B *b, int64_t rows, int64_t columns, void *scratch, Emit emit) {
     typedef typename P::T T;
@@ -233,18 +240,26 @@ INLINE void gemm_block(const typename P::A *a, const typename P::B *b, int64_t r
     constexpr bool widen = !P::pairs && !same<typename P::A, T>;
     T *sums = (T *)scratch;
     T *wide = sums + rows * NR;
-    typename P::B *packed_b = (typename P::B *)(wide + (widen ? (rows * P::block + 15) / 16 * 16 : 0));
+    constexpr bool dequantizes = gemm_dequantizes<typename P::B>;
+    typedef typename gemm_operand_<dequantizes, P::pairs, typename P::B>::type B;
+    B *const operand_b = (B *)(wide + (widen ? (rows * P::block + 15) / 16 * 16 : 0));
     int64_t at = 0;
     do {  // once even when k is 0: the sums are zeros
         const int64_t k = P::k - at < P::block ? P::k - at : P::block;
         const bool last = at + k == P::k;
-        const typename P::B *panel = b + at * NR;
-        if constexpr (!P::packed) {
-            const typename P::B *from = b + at * P::b_k;
+        const bool in_place = !P::packed && !P::pairs && P::b_n == 1 && columns == NR && rows <= P::R;  // read once, so a copy is not repaid
+        const B *panel = operand_b;
+        if constexpr (dequantizes) {
+            P::B::template dequantize<NR>(b, at, k, operand_b);
+        } else if constexpr (P::packed) {
+            panel = b + at * NR;
+        } else if (in_place) {
+            panel = b + at * P::b_k;
+        } else {
+            const B *from = b + at * P::b_k;
             int64_t done = 0;
-            if constexpr (P::b_k == 1 && P::b_n != 1) done = gemm_pack_columns<NR>(from, P::b_n, k, columns, P::pairs, packed_b);
-            gemm_pack<typename P::B, NR>(from + done * P::b_k, P::b_k, P::b_n, k - done, columns, P::pairs, packed_b + done * NR);
-            panel = packed_b;
+            if constexpr (P::b_k == 1 && P::b_n != 1) done = gemm_pack_columns<NR>(from, P::b_n, k, columns, P::pairs, operand_b);
+            gemm_pack<B, NR>(from + done * P::b_k, P::b_k, P::b_n, k - done, columns, P::pairs, operand_b + done * NR);
         }
         if constexpr (widen) gemm_widen(a + at * P::a_k, P::a_row, P::a_k, rows, k, wide);
         const auto tile = [&](int64_t row, auto count) {
@@ -255,11 +270,15 @@ INLINE void gemm_block(const typename P::A *a, const typename P::B *b, int64_t r
                 gemm_tile_pairs<R, P::NV, P::U>(a + row * P::a_row + at, P::a_row, panel, k, t, at > 0);
             else
 #endif
-            if constexpr (widen)
-                gemm_tile<T, typename P::B, R, P::NV, P::U>(wide + row * k, k, 1, panel, k, t, at > 0);
-            else
-                gemm_tile<T, typename P::B, R, P::NV, P::U>(
-                    (const T *)a + row * P::a_row + at * P::a_k, P::a_row, P::a_k, panel, k, t, at > 0);
+            {
+                const T *x;
+                int64_t row_stride = P::a_row, k_stride = P::a_k;
+                if constexpr (widen) x = wide + row * k, row_stride = k, k_stride = 1;
+                else x = (const T *)a + row * P::a_row + at * P::a_k;
+                if constexpr (!P::packed && P::b_n == 1)
+                    if (in_place) gemm_tile<T, B, R, P::NV, P::U, P::b_k>(x, row_stride, k_stride, panel, k, t, at > 0);
+                if (!in_place) gemm_tile<T, B, R, P::NV, P::U>(x, row_stride, k_stride, panel, k, t, at > 0);
+            }
             if (last)
                 for (int r = 0; r < R; ++r) emit((const T *)t + r * NR, row + r);
         };

@@ -30,21 +30,27 @@ static __attribute__((noinline)) void gemm_pack_tiles(const bf16 *b, int64_t k_s
 //   prefetch_lines                cache lines of the next block of B to prefetch in each step
 //   single_block                whether one block covers all of k: then scratch holds the sums of one tile only
 template <class P, class Emit>
-INLINE void gemm_block_tiles(Tiles &tiles, const bf16 *a, const bf16 *b, int64_t rows, int64_t columns, const bf16 *bias, void *scratch,
+INLINE void gemm_block_tiles(Tiles &tiles, const bf16 *a, const typename P::B *b, int64_t rows, int64_t columns, const bf16 *bias, void *scratch,
                              Emit emit) {
     constexpr int NR = TILE_COLUMNS;
+    constexpr bool dequantizes = gemm_dequantizes<typename P::B>;
     alignas(64) float start[NR];
     for (int64_t c = 0; bias && c < NR; c++) start[c] = c < columns ? (float)load<1>(bias + c) : 0;
     float *sums = (float *)scratch;
-    bf16 *tail = (bf16 *)(sums + (P::single_block ? TILE_ROWS : rows) * NR), *packed_b = tail + TILE_ROWS * TILE_DEPTH;
+    bf16 *tail = (bf16 *)(sums + (P::single_block ? TILE_ROWS : rows) * NR), *operand_b = tail + TILE_ROWS * TILE_DEPTH;
     int64_t at = 0;
     do {  // once even when k is 0: the sums are zeros
         const int64_t k = P::k - at < P::block ? P::k - at : P::block, steps = k / P::depth, left = k % P::depth;
         const bool last = at + k == P::k;
-        const bf16 *panel = b + at * NR;
-        if constexpr (!P::packed) {
-            gemm_pack_tiles(b + at * P::b_k, P::b_k, P::b_n, k, columns, packed_b);
-            panel = packed_b;
+        const bf16 *panel = operand_b;
+        if constexpr (dequantizes) {
+            if (k % TILE_DEPTH)  // zeros behind the last steps
+                for (int64_t i = 0; i < TILE_DEPTH * NR; ++i) operand_b[k / TILE_DEPTH * TILE_DEPTH * NR + i].bits = 0;
+            P::B::template dequantize<NR>(b, at, k, operand_b);
+        } else if constexpr (!P::packed) {
+            gemm_pack_tiles(b + at * P::b_k, P::b_k, P::b_n, k, columns, operand_b);
+        } else {
+            panel = b + at * NR;
         }
         const bf16 *prefetch = panel + k * NR;
         for (int64_t row = 0; row < rows; row += TILE_ROWS) {
@@ -54,7 +60,7 @@ INLINE void gemm_block_tiles(Tiles &tiles, const bf16 *a, const bf16 *b, int64_t
             if (left) tile_tail(from + steps * P::depth, P::a_row, count, left, tail);
             const float *first = at ? t : bias ? start : nullptr;
             tile_product(tiles, count, from, 2 * P::a_row, panel, steps, left ? tail : nullptr, first, at ? TILE_SUMS : 0, t, prefetch,
-                         P::packed ? P::prefetch_lines : 0, P::depth);
+                         P::packed && !dequantizes ? P::prefetch_lines : 0, P::depth);
             prefetch += steps * P::prefetch_lines * 32;
             if (last)
                 for (int64_t r = 0; r < count; r++) emit((const float *)t + r * NR, row + r);

@@ -1,3 +1,4 @@
+// needs: transpose
 // movement: runs of elements, transposing tiles, and indices that tensors name.
 
 // An input that a kernel cannot compute (KernelStatus of the core): it is at the start of the scratch of a stage that asks for any.
@@ -124,6 +125,20 @@ static inline void repeat_run(T *to, const T *from, int64_t n) {
     for (int t = 0; t < TIMES; ++t) to[i * TIMES + t] = from[i];
 }
 
+// to[i] = join(to[i], from[i]).
+template <class T, class F>
+INLINE void combine_run(T *to, const T *from, int64_t n, F join) {
+  constexpr int L = VECTOR_BYTES / sizeof(T);
+  int64_t i = 0;
+  for (; i + L <= n; i += L) {
+    vec<T, L> a, b;
+    __builtin_memcpy(&a, to + i, sizeof a), __builtin_memcpy(&b, from + i, sizeof b);
+    a = join(a, b);
+    __builtin_memcpy(to + i, &a, sizeof a);
+  }
+  for (; i < n; ++i) to[i] = join(to[i], from[i]);
+}
+
 template <int64_t TO, class T>
 static inline void zero_steps(T *to, int64_t n) {
   typedef typename bits_<sizeof(T)>::u U;
@@ -150,7 +165,8 @@ INLINE void transpose_block(T *to, int64_t rows, const T *from, int64_t columns)
   vec<T, 8> r[8];
 #pragma GCC unroll 8
   for (int i = 0; i < 8; ++i) __builtin_memcpy(&r[i], from + i * columns, sizeof r[i]);
-  turn8(r);
+  if constexpr (sizeof(T) == 4 && VECTOR_BYTES >= 32) transpose_square(r);
+  else turn8(r);
 #pragma GCC unroll 8
   for (int i = 0; i < 8; ++i) __builtin_memcpy(to + i * rows, &r[i], sizeof r[i]);
 }

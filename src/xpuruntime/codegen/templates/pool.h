@@ -1,5 +1,6 @@
 // needs: conv_shape arith
-// pool: windows reduced to one value per channel. Vectors run over channels where these are contiguous, else one by one.
+// pool: windows reduced to one value per channel. Vectors run over channels where these are contiguous, along rows where those are; else outputs are
+// computed one by one.
 //
 // A task is a few rows of output pixels over a block of channels. Windows are clipped to the input: padding is never read, and counts
 // only as far as an average says so.
@@ -153,6 +154,53 @@ static __attribute__((noinline)) void run(const Shape &s, const Windows &w, cons
                 for (; c < c1; c++) pixel<Op, S, 1, 1>(s, w, from + c * s.x[1], r, n, to + c * s.y[1]);
             }
         }
+    }
+}
+
+// Rows of adjacent outputs, L at once where all taps are inside. STRIDE: from a window to the next, whose elements are adjacent.
+template <class Op, class S, int L, int64_t STRIDE>
+INLINE void windows_of_row(const Shape &s, const Windows &w, const S *x, const Range (&r)[3], int64_t first, double n, S *y) {
+    typedef loaded<S, L> V;
+    typedef typename Op::template sum<V> A;
+    A acc = Op::template start<A>(), rows = acc;
+    for (int64_t z = 0; z < r[0].count; z++)
+        for (int64_t h = 0; h < r[1].count; h++) {
+            const S *row = x + (r[0].from + z * r[0].step) * s.x[2] + (r[1].from + h * r[1].step) * s.x[3] + first * STRIDE - s.begin[2];
+            for (int64_t t = 0; t < s.kernel[2]; t++, row += s.dilation[2]) acc = Op::add(acc, STRIDE == 1 ? ::load<L>(row) : gather<L>(row, STRIDE), w);
+            if constexpr (Op::BY_ROWS) rows = Op::join(rows, acc), acc = Op::template start<A>();
+        }
+    ::store<L>(y + first, raw<elem<V>>(Op::end(Op::BY_ROWS ? rows : acc, n, w)));
+}
+template <class Op, class S, int L, int64_t STRIDE>
+static __attribute__((noinline)) void run_along_rows(const Shape &s, const Windows &w, const Tasks &g, const S *x, S *y, int64_t begin, int64_t end) {
+    const int64_t rows = s.images * s.out[0] * s.out[1];
+    // Outputs whose taps are all inside: the last one begins a window before the end.
+    const int64_t room = w.limit[2] - (s.kernel[2] - 1) * s.dilation[2] + s.begin[2];
+    int64_t low = (s.begin[2] + STRIDE - 1) / STRIDE, high = room > 0 ? (room + STRIDE - 1) / STRIDE : 0;
+    low = low < 0 ? 0 : low, high = high < s.out[2] ? high : s.out[2];
+    if (high - low < L) low = high = s.out[2];
+    for (int64_t task = begin; task < end; task++) {
+        const int64_t c0 = task % g.blocks * g.channels, c1 = c0 + g.channels < s.channels ? c0 + g.channels : s.channels;
+        const int64_t first = task / g.blocks * g.rows, last = first + g.rows < rows ? first + g.rows : rows;
+        for (int64_t c = c0; c < c1; c++)
+            for (int64_t row = first; row < last; row++) {
+                const int64_t oh = row % s.out[1], od = row / s.out[1] % s.out[0], image = row / s.out[1] / s.out[0];
+                const S *from = x + image * s.x[0] + c * s.x[1];
+                S *to = y + image * s.y[0] + c * s.y[1] + od * s.y[2] + oh * s.y[3];
+                Range r[3] = {range(s, w, 0, od), range(s, w, 1, oh)};
+                const double planes = (double)(r[0].divisor_taps * r[1].divisor_taps);
+                for (int64_t ow = 0; ow < s.out[2]; ow++) {
+                    if (ow == low && low < high) {
+                        const double n = w.divisor ? w.divisor : planes * s.kernel[2];
+                        for (; ow + L <= high; ow += L) windows_of_row<Op, S, L, STRIDE>(s, w, from, r, ow, n, to);
+                        if (ow < high) windows_of_row<Op, S, L, STRIDE>(s, w, from, r, high - L, n, to), ow = high;  // some outputs twice
+                        if (ow == s.out[2]) break;
+                    }
+                    r[2] = range(s, w, 2, ow);
+                    const double n = w.divisor ? w.divisor : planes * r[2].divisor_taps;
+                    pixel<Op, S, 1, 1>(s, w, from, r, n, to + ow);
+                }
+            }
     }
 }
 

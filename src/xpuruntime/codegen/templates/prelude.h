@@ -376,9 +376,40 @@ template <int N> INLINE vec<char, N> third_bytes(const char *p) {
                __builtin_ia32_pshufb128(c, V{o, o, o, o, o, o, o, o, o, o, o, 3, 6, 9, 12, 15});
 }
 #endif
+// Every second, third or fourth element, by shuffles of whole vectors. The last vector ends with the last element. J is 0, 1 ... N - 1.
+template <int... J> struct StridedLanes {
+    template <int STRIDE, class B> static INLINE_MEMBER auto load(const B *p) {
+        constexpr int N = sizeof...(J);
+        vec<B, N> a, b, c, d;
+        __builtin_memcpy(&a, p, sizeof a);
+        if constexpr (STRIDE == 2) {
+            __builtin_memcpy(&b, p + N - 1, sizeof b);
+            return __builtin_shufflevector(a, b, (2 * J + (2 * J >= N))...);
+        } else {
+            __builtin_memcpy(&b, p + N, sizeof b);
+            a = __builtin_shufflevector(a, b, (STRIDE * J < 2 * N ? STRIDE * J : 0)...);
+            if constexpr (STRIDE == 3) {
+                __builtin_memcpy(&c, p + 2 * N - 2, sizeof c);
+                return __builtin_shufflevector(a, c, (3 * J < 2 * N ? J : 3 * J - N + 2)...);
+            } else {
+                __builtin_memcpy(&c, p + 2 * N, sizeof c), __builtin_memcpy(&d, p + 3 * N - 3, sizeof d);
+                c = __builtin_shufflevector(c, d, (4 * J < 2 * N ? 0 : 4 * J < 3 * N ? 4 * J - 2 * N : 4 * J - 2 * N + 3)...);
+                return __builtin_shufflevector(a, c, (4 * J < 2 * N ? J : N + J)...);
+            }
+        }
+    }
+};
+template <int N, int... J> struct Strided : Strided<N - 1, N - 1, J...> {};
+template <int... J> struct Strided<0, J...> : StridedLanes<J...> {};
 // Elements that are stride apart.
 template <int N, class S> INLINE loaded<S, N> gather(const S *p, int64_t stride, int64_t n = N) {
     typedef typename bits_of_<S>::type B;
+    if constexpr (N >= 4 && N * sizeof(B) >= 16 && N * sizeof(B) <= VECTOR_BYTES && sizeof(B) > 1)
+        if (n == N && __builtin_constant_p(stride)) {
+            if (stride == 2) return decode<N>(Strided<N>::template load<2>((const B *)p), p);
+            if (stride == 3) return decode<N>(Strided<N>::template load<3>((const B *)p), p);
+            if (stride == 4) return decode<N>(Strided<N>::template load<4>((const B *)p), p);
+        }
 #if defined(__SSSE3__) && !defined(__clang__)
     if constexpr ((N == 8 || N == 16) && sizeof(B) == 1)
         if (stride == 3 && n == N) return decode<N>(bitcast<vec<B, N>>(third_bytes<N>((const char *)p)), p);

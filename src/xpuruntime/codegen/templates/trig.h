@@ -1,6 +1,6 @@
 // needs: arith
-// trig: circular functions, all in double (float32 is rounded once). Angles lose pi/2 in three parts (Cody and Waite, 1980), exact
-// below 2**20; larger ones lose it exactly, by the bits of 2/pi that matter (M. Payne and R. Hanek, 1983).
+// trig: circular functions, in double (float32 is rounded once, and polynomials have the terms that it needs). Angles lose pi/2 in three parts
+// (Cody and Waite, 1980), exact below 2**20; larger ones lose it exactly, by the bits of 2/pi that matter (M. Payne and R. Hanek, 1983).
 
 // 2/pi in binary: a word of zeros, then 64 bits a word after the point; they reach past the largest double's exponent.
 static const uint64_t two_over_pi[20] = {
@@ -37,14 +37,14 @@ static __attribute__((noinline)) rem_pio2_scalar rem_pio2_large(double x) {  // 
     const double fraction = ((double)high + (double)low * 0x1p-64) * 0x1p-64 * 1.5707963267948966;
     return {round ? -fraction : fraction, k};
 }
-template <class V> struct rem_pio2_result { V r; like<V, int64_t> k; };
+template <class V> struct rem_pio2_result { V r; like<V, int64_t> k; };  // of k the two lowest bits count
 template <class V> INLINE rem_pio2_result<V> rem_pio2(V x) {
-    const V q = rint(x * splat<V>(0.63661977236758134308));
+    const V magic = splat<V>(0x1.8p52), t = fma(x, splat<V>(0.63661977236758134308), magic), q = t - magic;  // t has the whole number in the low bits
     V r = fma(q, splat<V>(-1.5707963267341256), x);
     r = fma(q, splat<V>(-6.077100506303966e-11), r);
     r = fma(q, splat<V>(-2.0222662487959506e-21), r);
     const auto near = abs(x) < splat<V>(0x1p20);
-    like<V, int64_t> k = raw<int64_t>(select(near, q, splat<V>(0)));
+    like<V, int64_t> k = bitcast<like<V, int64_t>>(t);
     if (__builtin_expect(every(near), 1)) return {r, k};
     for (int i = 0; i < lanes<V>; ++i) {
         double one, size;
@@ -57,35 +57,43 @@ template <class V> INLINE rem_pio2_result<V> rem_pio2(V x) {
     }
     return {r, k};
 }
-template <class V> INLINE V sin_near(V r, V z) {
-    return fma(r * z, horner(z, -7.5866824971577858333e-13, 1.6058531370931902916e-10, -2.5052106230882411533e-8,
-                             2.7557319219334660159e-6, -0.00019841269841265059154, 0.0083333333333333314894,
-                             -0.16666666666666666666), r);
+// Within pi/4, for results in S.
+template <class S, class V> INLINE V sin_near(V r, V z) {
+    if constexpr (same<S, float>)
+        return fma(r * z, horner(z, 2.7249864666003384e-06, -0.00019840086263847351, 0.0083333318738373005, -0.16666666663853047), r);
+    else
+        return fma(r * z, horner(z, -7.5866824971577858333e-13, 1.6058531370931902916e-10, -2.5052106230882411533e-8,
+                                 2.7557319219334660159e-6, -0.00019841269841265059154, 0.0083333333333333314894,
+                                 -0.16666666666666666666), r);
 }
-template <class V> INLINE V cos_near(V z) {
-    return fma(z * z, horner(z, 4.7458637732829625451e-14, -1.1470460749696861766e-11, 2.0876755790210227856e-9,
-                             -2.7557319221400318978e-7, 0.000024801587301584643208, -0.0013888888888888887864,
-                             0.041666666666666666666), splat<V>(1) - z * splat<V>(0.5));
+template <class S, class V> INLINE V cos_near(V z) {
+    const V first = splat<V>(1) - z * splat<V>(0.5);
+    if constexpr (same<S, float>) return fma(z * z, horner(z, 2.4547891619624941e-05, -0.0013888302802308244, 0.041666664658300434), first);
+    else
+        return fma(z * z, horner(z, 4.7458637732829625451e-14, -1.1470460749696861766e-11, 2.0876755790210227856e-9,
+                                 -2.7557319221400318978e-7, 0.000024801587301584643208, -0.0013888888888888887864,
+                                 0.041666666666666666666), first);
 }
-template <class V> INLINE V sin_of(rem_pio2_result<V> t) {
-    const V z = t.r * t.r, y = select((t.k & 1) != 0, cos_near(z), sin_near(t.r, z));
-    return select((t.k & 2) != 0, -y, y);
+template <class S, class V> INLINE V sin_of(rem_pio2_result<V> t) {
+    typedef like<V, int64_t> I;
+    const V z = t.r * t.r, y = select((t.k & 1) != 0, cos_near<S>(z), sin_near<S>(t.r, z));
+    return bitcast<V>((I)(bitcast<I>(y) ^ (t.k & 2) << 62));
 }
 template <class V> INLINE V sin(V x) {
-    return by_double([](auto d) { return select(abs(d) < 1e-8, d, sin_of<decltype(d)>(rem_pio2(d))); }, x);
+    return by_double([](auto d) { return select(abs(d) < 1e-8, d, sin_of<elem<V>, decltype(d)>(rem_pio2(d))); }, x);
 }
 template <class V> INLINE V cos(V x) {
     return by_double([](auto d) {
         auto t = rem_pio2(d);
         t.k += 1;
-        return sin_of<decltype(d)>(t);
+        return sin_of<elem<V>, decltype(d)>(t);
     }, x);
 }
 template <class V> INLINE V tan(V x) {
     return by_double([](auto d) {
         typedef decltype(d) D;
         const auto t = rem_pio2(d);
-        const D z = t.r * t.r, s = sin_near(t.r, z), c = cos_near(z);
+        const D z = t.r * t.r, s = sin_near<elem<V>>(t.r, z), c = cos_near<elem<V>>(z);
         return select(abs(d) < 1e-8, d, select((t.k & 1) != 0, (D)(-c / s), (D)(s / c)));
     }, x);
 }
@@ -115,9 +123,25 @@ template <class V> INLINE V atan2_double(V y, V x) {
     const V angle = copysign(select(left, splat<V>(pi) - first, first), y);
     return select((x != x) | (y != y), x + y, angle);
 }
-template <class V> INLINE V atan(V x) { return by_double([](auto d) { return atan_double(d); }, x); }
+// In float32: a polynomial of the smaller side over the larger one, and parts of pi to which it is the difference.
+template <class V> INLINE V atan2_float(V y, V x) {
+    const V a = abs(x), b = abs(y);
+    const auto steep = b > a;
+    const V low = select(steep, a, b), high = select(steep, b, a);
+    const V fraction = select(low == high, splat<V>(1), low / high), t = select(high == 0, low, fraction), z = t * t;
+    const V part = fma(t * z, horner(z, -0.00238699731, 0.0135077714, -0.0358715389, 0.0625016944, -0.0865688043, 0.110337641,
+                                     -0.142785687, 0.199997393, -0.333333317), t);
+    const V up = select(steep, splat<V>(1.57079637f) - part + splat<V>(-4.37113883e-8f), part);
+    const auto left = copysign(splat<V>(1), x) < 0;
+    return copysign(select(left, splat<V>(3.14159274f) - up + splat<V>(-8.74227766e-8f), up), y);
+}
 template <class V> INLINE V atan2(V y, V x) {
-    return by_double([](auto a, auto b) { return atan2_double(a, b); }, y, x);
+    if constexpr (same<elem<V>, float>) return atan2_float(y, x);
+    else return atan2_double(y, x);
+}
+template <class V> INLINE V atan(V x) {
+    if constexpr (same<elem<V>, float>) return atan2_float(x, splat<V>(1));
+    else return atan_double(x);
 }
 template <class V> INLINE V asin(V x) {
     return by_double([](auto d) {

@@ -31,6 +31,7 @@ from .ops import AT_RUN_TIME, DOMAINS, TABLE, OnnxLoweringContext, OpLowering, R
 from .ops.earlier import CURRENT_OPSET, EARLIER
 from .proto import sub_graphs
 from .scope import Scope
+from .sequences import READERS, elements_made, value_read
 from .values import Mark, OnnxValues
 
 __all__ = ["OnnxLowering"]
@@ -93,6 +94,9 @@ class OnnxLowering:
             if not self._inlined(node, domain, scope, mark):
                 self.values.undo(mark)
                 name = self._opaque(node, domain, scope, reason)
+                elements = None if domain else elements_made(self.values, node, scope)
+                if elements is not None:
+                    self.values.sequences[name] = elements
                 if mismatch and all(self._is_sized(i, scope) for i in node.input if i):
                     self.values.impossible.add(name)
         finally:
@@ -113,6 +117,9 @@ class OnnxLowering:
         if op in _CONTROL:
             if op != "If" or not self._branch(node, scope):
                 self._control(node, scope, mark)
+            return
+        if not domain and op in READERS:
+            self._bind_outputs(node, scope, [value_read(self.values, node, scope)], mark[0])
             return
         lower = table.get(op)
         if lower is None:

@@ -24,8 +24,7 @@ NOT_LOWERED_REASONS = {
     **dict.fromkeys(("StringConcat", "StringNormalizer", "StringSplit", "RegexFullMatch"), "text is not supported"),
     "Optional": "optional values are not supported",
     **dict.fromkeys(
-        ("ConcatFromSequence", "SequenceAt", "SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert",
-         "SequenceLength", "SequenceMap", "SplitToSequence"),
+        ("SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert", "SequenceMap", "SplitToSequence"),
         "sequences are not supported",
     ),
     "ImageDecoder": "decoding of image files is not supported",

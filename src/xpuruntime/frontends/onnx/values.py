@@ -58,6 +58,7 @@ class OnnxValues:
             set()
         )  # opaque nodes whose operands have sizes that the op does not accept
         self.unknown: dict[str, Any] = {}  # TypeProto of values without a spec
+        self.sequences: dict[str, tuple[str, ...]] = {}  # elements of sequences that are known
 
     def mark(self) -> Mark:
         """Return a point for ``undo``."""
@@ -74,13 +75,19 @@ class OnnxValues:
             self.known[value.name] = np.asarray(content)
 
     def done(self) -> Graph:
-        """Return the graph, without initializers that only serve as attributes (shapes, axes)."""
-        read = {i for n in self.b.nodes for i in n.inputs} | {o.value for o in self.b.outputs}
+        """Return the graph, without initializers that only serve as attributes (shapes, axes) and sequences that nothing reads."""
+        for node in reversed(self.b.nodes.copy()):
+            if node.name in self.sequences and node.name not in self._read():
+                self.b.nodes.remove(node)
+        read = self._read()
         self.b.nodes = [n for n in self.b.nodes if n.op != "constant" or n.sources or n.name in read]
         self.b.weights = [w for w in self.b.weights if w.name in read]
         for name in set(self.weight_tensors) - read:
             del self.weight_tensors[name]
         return self.b.build(verify=False)
+
+    def _read(self) -> set[Any]:
+        return {i for n in self.b.nodes for i in n.inputs} | {o.value for o in self.b.outputs}
 
     def untyped(self, values: Iterable[Any]) -> dict[str, str]:
         """Return the TypeProtos of values without a spec, in base64."""

@@ -31,10 +31,14 @@ __all__ = [
     "shapes_by_argument",
 ]
 
+_WITH_LINE = ("branches", "fixed position", "casts or moves", "cannot be exported")
+"""Problems that a line of the model's code has."""
 TRACING = threading.RLock()
 """Held while PyTorch traces: its tracer has state of the process, and of two exports in two threads at least one fails."""
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
-_INTERNAL = re.compile(r"[/\\](torch[/\\](?!nn[/\\])|xpuruntime[/\\]frontends[/\\]|contextlib\.py)")
+_INTERNAL = re.compile(
+    r"[/\\](torch[/\\](?!nn[/\\])|torch[/\\]nn[/\\]modules[/\\]module\.py|xpuruntime[/\\]frontends[/\\]|contextlib\.py)"
+)
 """Frames that say nothing about the model: PyTorch's own, except its layers, and this package's."""
 _CALLS = {
     "_detect_is_causal_mask": "Pass tgt_is_causal=True or False with tgt_mask= (is_causal= with mask= of an encoder): "
@@ -47,6 +51,11 @@ _REASONS = (
         "not a known type",
         "takes or returns an object that PyTorch cannot flatten into tensors",
         "Return tensors, tuples or dicts (transformers: config.use_cache = False), or register the type with torch.export.register_dataclass.",
+    ),
+    (
+        "Couldn't swap",
+        "casts or moves a layer in forward, which torch.export does not support",
+        "Cast or move the layer before, as model.to(dtype), and only tensors in forward.",
     ),
     (
         "no fake impl",
@@ -146,7 +155,7 @@ def exported(model: Any, example_inputs: Any, dynamic_shapes: Any, who: str) -> 
                 "Make torch.export.export(model, inputs) work first; the traceback above has its reason.",
             ),
         )
-        if "branches" in problem or "fixed position" in problem:
+        if any(word in problem for word in _WITH_LINE):
             text, do = _branch(error, text), next((_CALLS[f] for f in _functions(error)), do)
         raise ModelError(who, problem, got=first_lines(text), do=do) from error
 
@@ -190,7 +199,7 @@ def first_lines(text: str, count: int = 6) -> str:
 
 
 def _branch(error: BaseException, text: str) -> str:
-    """Return the condition that PyTorch could not decide, and the line of code that evaluates it."""
+    """Return what PyTorch says, such as a condition that it could not decide, and the line of the model's code where it does."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not _INTERNAL.search(f.filename)]
     if not frames:
         return text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -83,40 +84,53 @@ _KERNELS: dict[str, Callable[[float], tuple[Callable[[Array], Array], int]]] = {
 """Kernels of interpolations, by cubic_a, and how far they reach."""
 
 
-def _taps(
+@dataclass(frozen=True, slots=True)
+class Taps:
+    """The taps of a resize along one axis, per output index.
+
+    steps: [out, taps], consecutive input indices; those outside of the input read its border.
+    share: [out, taps], their weights.
+    read:  [out, taps], whether a tap is read. One that is read counts if its weight is zero, too: NaN and Inf times zero are NaN.
+    """
+
+    steps: Array
+    share: Array
+    read: Array
+
+
+def taps_of(
     coordinates: Array,
     size: int,
     kernel: Callable[[Array], Array],
     reach: int,
     shrink: float,
     exclude_outside: bool,
-) -> tuple[Array, Array]:
-    """Return [out, taps], the input indices that each output index reads, and their weights. Taps outside read the border or weigh nothing.
+) -> Taps:
+    """Return the taps of an axis of ``size``, as PyTorch reads them: from past the kernel's low end to its high end.
 
     shrink: a scale below 1 widens the kernel by it (antialiasing).
     """
     span = int(np.ceil(reach / shrink))
     steps = np.floor(coordinates)[:, None] + np.arange(1 - span, span + 1)
-    share = kernel((steps - coordinates[:, None]) * shrink)
+    center, support = coordinates[:, None], reach / shrink
+    read = (steps > center - support) & (steps <= center + support)
     if exclude_outside:
-        share = np.where((steps >= 0) & (steps < size), share, 0.0)
+        read &= (steps >= 0) & (steps < size)
+    share = np.where(read, kernel((steps - center) * shrink), 0.0)
     if exclude_outside or shrink < 1:
         share = share / share.sum(axis=1, keepdims=True)
-    return np.clip(steps, 0, size - 1).astype(np.int64), share
+    return Taps(steps, share, read)
 
 
-def _weights(size: int, index: Array, share: Array) -> Array:
-    """Return [out, size], the weight of each input index for each output index."""
-    matrix = np.zeros((len(index), size))
-    np.add.at(matrix, (np.arange(len(index))[:, None], index), share)
-    return matrix
-
-
-def _blended(x: Array, axis: int, index: Array, share: Array) -> Array:
+def _blended(x: Array, axis: int, taps: Taps) -> Array:
     """Return the sums of the taps along an axis. An element that no tap reads has no effect, not even NaN."""
     shape = [-1 if i == axis else 1 for i in range(x.ndim)]
-    taps = zip(index.T, share.T, strict=True)
-    return np.asarray(sum(np.take(x, at, axis=axis) * weight.reshape(shape) for at, weight in taps))
+    index = np.clip(taps.steps, 0, x.shape[axis] - 1).astype(np.int64)
+    parts = (
+        np.where(read.reshape(shape), np.take(x, at, axis=axis) * weight.reshape(shape), 0.0)
+        for at, weight, read in zip(index.T, taps.share.T, taps.read.T, strict=True)
+    )
+    return np.asarray(sum(parts))
 
 
 def resize(
@@ -153,8 +167,7 @@ def resize(
             continue
         shrink = min(scale, 1.0) if antialias else 1.0
         kernel, reach = _KERNELS[mode](cubic_a)
-        taps = _taps(positions, old, kernel, reach, shrink, exclude_outside)
-        y = _blended(y, axis, *taps)
+        y = _blended(y, axis, taps_of(positions, old, kernel, reach, shrink, exclude_outside))
     y = np.where(outside, extrapolation_value, y) if crop else y
     return y if x.dtype.kind == "f" or y.dtype == x.dtype else _rounded(y, x.dtype)
 

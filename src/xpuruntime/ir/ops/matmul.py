@@ -67,9 +67,10 @@ def _bmm(c: OpCall) -> TensorSpec:
 
 def _addmm(c: OpCall) -> TensorSpec:
     bias, a, b = c.tensor(0), _rank(c.tensor(1), 2, "x"), _rank(c.tensor(2), 2, "other")
-    shape = matmul_shape(a, b)
-    if broadcast(bias.shape, shape) != shape:
-        raise Mismatch("the bias must broadcast to the product", f"{bias} to {text(shape)}")
+    product = matmul_shape(a, b)
+    shape = broadcast(bias.shape, product)  # fixed rows of a bias fix a symbol, and the run checks it
+    if len(shape) > 2 or any(isinstance(d, int) and d != s for d, s in zip(product, shape, strict=True)):
+        raise Mismatch("the bias must broadcast to the product", f"{bias} to {text(product)}")
     return TensorSpec(shape, one_dtype(bias, a, b))
 
 

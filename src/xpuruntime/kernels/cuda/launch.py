@@ -15,9 +15,9 @@ from typing import Any
 
 from ...codegen.loops.nest import indented
 from ...program.program import KernelParam
-from ..kernel import Stage
+from ..kernel import VECTOR_BYTES, Stage
 
-__all__ = ["WARP", "Argument", "LaunchConfig", "TiledMatrix", "blocks_for", "cuda_stage"]
+__all__ = ["WARP", "Argument", "ByAlignment", "LaunchConfig", "TiledMatrix", "blocks_for", "cuda_stage"]
 
 WARP = 32
 """Threads of a warp."""
@@ -100,6 +100,31 @@ class TiledMatrix:
         return f"// tensor map: argument {position}, {rows} x {columns}, row {stride}, tile {tile_rows}"
 
 
+@dataclass(frozen=True, slots=True)
+class ByAlignment:
+    """The end of a body that has a form with 16-byte accesses, and one for buffers that do not begin at multiples of 16 bytes.
+
+    The second form is as long as the first, and most buffers of a program need no such form: their stage has a text without it.
+
+    arguments: names of the parameters that the first form needs aligned.
+    """
+
+    arguments: tuple[str, ...]
+    aligned: str
+    unaligned: str
+
+    @property
+    def lines(self) -> list[str]:
+        """The statement that chooses the form at run time."""
+        addresses = " | ".join(f"(uint64_t){a}" for a in self.arguments)
+        return [
+            f"if (({addresses}) % {VECTOR_BYTES} == 0)",
+            f"    {self.aligned}",
+            "else",
+            f"    {self.unaligned}",
+        ]
+
+
 def blocks_for(items: int, threads: int) -> int:
     """Return the number of blocks of ``threads`` threads that give every item a thread."""
     return max(1, math.ceil(items / threads))
@@ -112,6 +137,7 @@ def cuda_stage(
     body: Sequence[str],
     launch: LaunchConfig,
     *,
+    end: ByAlignment | None = None,
     before: Sequence[str] = (),
     params: Sequence[KernelParam] = (),
     matrices: Sequence[TiledMatrix] = (),
@@ -124,6 +150,7 @@ def cuda_stage(
     """Return the stage of a kernel body.
 
     about:        the comment above the function.
+    end:          the last statement of the body, if it depends on how memory is aligned.
     before:       lines between the comment and the function (tables, helpers).
     matrices:     matrices that it copies with TMA.
     waits_itself: the body calls ``griddep_wait()``. Before that it reads only what no earlier launch writes.
@@ -132,17 +159,19 @@ def cuda_stage(
     parameters = [a.text for a in arguments] + [f"{kinds[p.type]} {p.name}" for p in params]
     parameters += [f"const __grid_constant__ TensorMap {m.argument}_map" for m in matrices]
     min_blocks_per_sm = f", {launch.min_blocks_per_sm}" if launch.min_blocks_per_sm else ""
-    lines = [
+    head = [
         f"// {about}",
         launch.text,
         *(m.text(arguments) for m in matrices),
         *before,
         f'extern "C" __global__ void __launch_bounds__({launch.threads}{min_blocks_per_sm}) KERNEL({", ".join(parameters)}) {{',
         f"    {'griddep_launch_dependents' if waits_itself else 'griddep_sync'}();",
-        *indented(body or ["// no elements"]),
-        "}",
-        "",
     ]
+
+    def text(last: Sequence[str]) -> str:
+        return "\n".join([*head, *indented([*body, *last] or ["// no elements"]), "}", ""])
+
+    refs = {a.name: a.ref for a in arguments}
     options: dict[str, Any] = {
         "grid": list(launch.grid),
         "block": list(launch.block),
@@ -155,7 +184,7 @@ def cuda_stage(
         options["tensor_maps"] = [number for m in matrices for number in m.numbers(arguments)]
     return Stage(
         stem=stem,
-        source="\n".join(lines),
+        source=text(end.lines if end else ()),
         args=tuple(a.ref for a in arguments),
         tasks=math.prod(launch.grid),
         params=tuple(params),
@@ -164,4 +193,6 @@ def cuda_stage(
         options=options,
         flops=flops,
         bytes=bytes,
+        aligned_source=text([end.aligned]) if end else "",
+        aligned_args=tuple(refs[name] for name in end.arguments) if end else (),
     )

@@ -245,6 +245,34 @@ def _repeat_of_one(editor: Editor, node: Node) -> bool:
     return True
 
 
+_SCATTER_STARTS = {"add": 0.0, "mul": 1.0, "amax": -math.inf, "amin": math.inf}
+"""Values from which reductions of a scatter start if the operand's do not count."""
+
+
+def _scatter_of_rows(editor: Editor, node: Node) -> bool:
+    """Replace a scatter along the first dim, whose index is one number for each row, by scatter_nd, which writes whole rows."""
+    x, values = spec_of(editor, node.inputs[0]), spec_of(editor, node.inputs[2])
+    expand = producer_of(editor, node.inputs[1])
+    if expand is None or expand.op != "expand" or x is None or values is None or not values.is_static:
+        return False
+    index, reduce = spec_of(editor, expand.inputs[0]), node.attrs["reduce"]
+    shape = values.shape
+    rows = (
+        index is not None and index.shape == (*shape[:1], *(1,) * (x.rank - 1)) and expand.spec.shape == shape
+    )
+    if not rows or x.rank < 2 or node.attrs["dim"] != 0 or shape[1:] != x.shape[1:] or reduce == "mean":
+        return False
+    onto, replaces = node.inputs[0], reduce != "none" and not node.attrs["include_self"]
+    if replaces and not values.dtype.is_float:
+        return False
+    at = editor.insert(node, "view", expand.inputs[0], size=(shape[0], 1))
+    if replaces:
+        start = editor.insert(node, "full", size=shape, value=_SCATTER_STARTS[reduce], dtype=values.dtype)
+        onto = editor.insert(node, "scatter_nd", onto, at, start, reduce="none")
+    editor.replace(node, "scatter_nd", onto, at, node.inputs[2], reduce=reduce)
+    return True
+
+
 RULES: Mapping[str, tuple[Callable[[Editor, Node], bool], ...]] = {
     "clone": (_same_shape,),
     "view": (_same_shape, _view_of_view),
@@ -264,6 +292,7 @@ RULES: Mapping[str, tuple[Callable[[Editor, Node], bool], ...]] = {
     "embedding": (_index_is_slice,),
     "gather_nd": (_gather_is_view,),
     "index": (_index_is_view,),
+    "scatter": (_scatter_of_rows,),
 }
 ALL_OPS: tuple[Callable[[Editor, Node], bool], ...] = (_broadcast_operands,)
 """Rules for all ops."""

@@ -18,7 +18,7 @@ import numpy as np
 
 from ...codegen.cuda.target import CudaTarget
 from ...errors import RunError
-from ...kernels.kernel import LoweredCall, NodeCall, Operand, Packed
+from ...kernels.kernel import VECTOR_BYTES, LoweredCall, NodeCall, Operand, Packed, Stage
 from ...program.program import WeightTransformRecipe
 from ...protocols import Array
 from ...runtime.memory.layouts import from_memory, memory_shape, to_memory
@@ -131,7 +131,7 @@ def emulate(
     buffers |= {f"out{i}": x for i, x in enumerate(outputs)}
     inputs = {f"in{i}" for i, o in enumerate(call.inputs) if isinstance(o, Operand) and not o.is_weight}
 
-    functions = {f"kernel{i}": stage.source for i, stage in enumerate(lowered.stages)}
+    functions = {f"kernel{i}": _source(stage, buffers) for i, stage in enumerate(lowered.stages)}
     parts = {part for stage in lowered.stages for part in stage.parts}
     kernels = EmulatedKernels(functions, parts, CudaHost(target.sm, target.config)) if functions else None
     for i, stage in enumerate(lowered.stages):
@@ -152,3 +152,9 @@ def emulate(
     if buffers["counters"].any():
         raise RunError("emulation of CUDA", "a counter is not zero at the end")
     return [from_memory(x, s) for x, s in zip(outputs, call.outputs, strict=True)]
+
+
+def _source(stage: Stage, buffers: Mapping[str, Array]) -> str:
+    """Return the text that a program has for memory of this alignment."""
+    aligned = all(buffers[a].ctypes.data % VECTOR_BYTES == 0 for a in stage.aligned_args)
+    return stage.aligned_source if stage.aligned_source and aligned else stage.source

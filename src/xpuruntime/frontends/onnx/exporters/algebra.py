@@ -8,7 +8,7 @@ from typing import Any
 from ....errors import IrError
 from ....types import DType
 from .activation import activated
-from .graph_builder import Exporter, NodeExport, done, full_padding
+from .graph_builder import SHORT_INTEGERS, Exporter, NodeExport, done, full_padding
 
 __all__ = ["EXPORTERS"]
 
@@ -34,15 +34,25 @@ def _reduced(e: NodeExport, op: str, value: str, *, out: bool = False, keep: boo
     return e.add(op, [value], out=out, keepdims=int(keep), axes=axes)
 
 
+_LACKS = dict.fromkeys(("ReduceMax", "ReduceMin"), frozenset({DType.BOOL, DType.INT16, DType.UINT16}))
+"""Types that an ONNX reduction does not take; the others take no short integers."""
+
+
+def _taken(op: str, dtype: DType) -> DType:
+    """Return a type that an ONNX reduction takes: the own, or a wider one."""
+    return DType.INT32 if dtype in _LACKS.get(op, SHORT_INTEGERS | {DType.BOOL}) else dtype
+
+
 def _reduce(op: str) -> Exporter:
     """Return the exporter of a reduction in the result's type."""
 
     def export(e: NodeExport) -> None:
         dtype = e.node.spec.dtype
-        if dtype is DType.BOOL:  # ONNX reduces numbers only
-            e.to(_reduced(e, op, e.operand(0, DType.INT32)), dtype, DType.INT32)
-        else:
+        wide = _taken(op, dtype)
+        if wide is dtype:
             _reduced(e, op, e.operand(0, dtype), out=True)
+        else:
+            e.to(_reduced(e, op, e.operand(0, wide)), dtype, wide)
 
     return export
 
@@ -189,17 +199,15 @@ def _extreme(reduce: str, arg: str) -> Exporter:
             e.builder.add("Identity", [e.operand(0)], [values])
             e.builder.add("Identity", [e.constant(0, DType.INT64)], [indices])
             return
-        boolean = e.spec().dtype is DType.BOOL  # ONNX compares numbers only
-        x, extreme = (
-            e.operand(0, DType.INT32 if boolean else None),
-            e.builder.fresh(values) if boolean else values,
-        )
+        dtype = e.spec().dtype
+        wide = _taken(reduce, dtype)
+        x, extreme = e.operand(0, wide), values if wide is dtype else e.builder.fresh(values)
         if e.opset >= 18:
             e.builder.add(reduce, [x, e.ints([axis])], [extreme], keepdims=keep)
         else:
             e.builder.add(reduce, [x], [extreme], keepdims=keep, axes=[axis])
-        if boolean:
-            e.builder.add("Cast", [extreme], [values], to=e.builder.numbers[DType.BOOL])
+        if wide is not dtype:
+            e.builder.add("Cast", [extreme], [values], to=e.builder.numbers[dtype])
         e.builder.add(arg, [x], [indices], axis=axis, keepdims=keep)
 
     return export
@@ -219,6 +227,13 @@ def _running(op: str) -> Exporter:
 
 
 # ── products ──
+
+
+def _matmul(e: NodeExport) -> None:
+    if e.node.spec.dtype in SHORT_INTEGERS:
+        e.through("MatMul", DType.INT32, (0, 1))
+    else:
+        e.add("MatMul", e.operands(), out=True)
 
 
 def _product(e: NodeExport, bias: str | None, dtype: DType) -> str:
@@ -317,7 +332,7 @@ EXPORTERS: dict[str, Exporter] = {
     "any": _truth("ReduceMax"),
     "argmax": _arg("ArgMax"),
     "argmin": _arg("ArgMin"),
-    "bmm": _plain("MatMul"),
+    "bmm": _matmul,
     "convolution": _conv,
     "convolution_integer": _quantized_conv("ConvInteger"),
     "cumprod": _running("CumProd"),
@@ -330,12 +345,12 @@ EXPORTERS: dict[str, Exporter] = {
     "fused_linear": _fused_linear,
     "linear": _linear,
     "logsumexp": _logsumexp,
-    "matmul": _plain("MatMul"),
+    "matmul": _matmul,
     "matmul_integer": _plain("MatMulInteger"),
     "max": _extreme("ReduceMax", "ArgMax"),
     "mean": _mean,
     "min": _extreme("ReduceMin", "ArgMin"),
-    "mm": _plain("MatMul"),
+    "mm": _matmul,
     "prod": _reduce("ReduceProd"),
     "qlinear_convolution": _quantized_conv("QLinearConv"),
     "qlinear_matmul": _plain("QLinearMatMul"),

@@ -244,6 +244,11 @@ class NodeExport:
         """Add a cast to another type as an inner value."""
         return self.add("Cast", [value], to=self.builder.numbers[dtype])
 
+    def through(self, op: str, wide: DType, positions: Sequence[int], **attrs: Any) -> None:
+        """Write the node as an op of operands that are cast to another type, whose result is cast to the node's."""
+        y = self.add(op, [self.operand(i, wide) for i in positions], **attrs)
+        self.to(y, self.node.spec.dtype, wide)
+
     def constant(self, array: Any, dtype: DType | None = None) -> str:
         """Return the name of an initializer with this array."""
         return self.builder.constant(array, dtype)
@@ -252,6 +257,9 @@ class NodeExport:
         """Return an int64[len] initializer of plain integers."""
         return self.builder.constant(np.array(values, np.int64))
 
+
+SHORT_INTEGERS = frozenset({DType.INT8, DType.INT16, DType.UINT8, DType.UINT16})
+"""Types that ONNX's products, powers and sums lack. Its casts of integers keep the lowest bits, as an overflow does."""
 
 Exporter: TypeAlias = "Callable[[NodeExport], None]"
 """Writes the ONNX nodes that produce an IR node's outputs. Raises IrError if ONNX has no equivalent."""

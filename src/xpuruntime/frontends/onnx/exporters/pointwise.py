@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 
 from ....types import DType
-from .graph_builder import Exporter, NodeExport, done
+from .graph_builder import SHORT_INTEGERS, Exporter, NodeExport, done
 
 __all__ = ["EXPORTERS"]
 
 _SAME = {
     "abs": "Abs", "acos": "Acos", "acosh": "Acosh", "asin": "Asin", "asinh": "Asinh", "atan": "Atan", "atanh": "Atanh",
     "ceil": "Ceil", "clone": "Identity", "cos": "Cos", "cosh": "Cosh", "erf": "Erf", "exp": "Exp",
-    "floor": "Floor", "log": "Log", "reciprocal": "Reciprocal", "relu": "Relu",
+    "floor": "Floor", "log": "Log", "reciprocal": "Reciprocal",
     "sigmoid": "Sigmoid", "sin": "Sin", "sinh": "Sinh", "softsign": "Softsign", "sqrt": "Sqrt",
     "tan": "Tan", "tanh": "Tanh",
 }  # fmt: skip
@@ -185,7 +185,16 @@ def _has_sign(e: NodeExport, value: str, dtype: DType) -> str:
     return e.add("Or", [e.add("Less", [value, zero]), of_zero])
 
 
+def _relu(e: NodeExport) -> None:
+    """Write Relu; of unsigned integers, which ONNX's does not take, the operand."""
+    dtype = e.spec().dtype
+    e.add("Identity" if dtype.is_integer and not dtype.is_signed else "Relu", [e.operand(0)], out=True)
+
+
 def _pow(e: NodeExport) -> None:
+    if e.common() in SHORT_INTEGERS:
+        e.through("Pow", DType.INT64, (0, 1))
+        return
     e.add("Pow", [e.operand(0, e.common()), e.operand(1, e.common())], out=True)
 
 
@@ -332,6 +341,7 @@ EXPORTERS: dict[str, Exporter] = {
     "ne": _ne,
     "neg": _neg,
     "pow": _pow,
+    "relu": _relu,
     "remainder": _mod(False),
     "round": _round,
     "rsqrt": _rsqrt,

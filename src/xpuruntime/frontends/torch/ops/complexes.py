@@ -11,9 +11,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ....types import DimLike, DType, TensorSpec
+from ....types import DimLike
 from ...not_lowered import NotLowered
 from . import create, elementwise, indexing, movement, reduce
+from .complex_functions import FUNCTIONS, REAL, absolute, power, quotient, real_form
 from .context import AtenLoweringContext, ComplexPair, OpLowering, TensorRef
 
 __all__ = ["PAIR_CREATORS", "PAIR_LOWERINGS", "real_form"]
@@ -21,21 +22,12 @@ __all__ = ["PAIR_CREATORS", "PAIR_LOWERINGS", "real_form"]
 PairResults: TypeAlias = "str | ComplexPair | Sequence[str | ComplexPair | None]"
 PairLowering: TypeAlias = "Callable[[AtenLoweringContext], PairResults]"
 
-_REAL: Mapping[DType, DType] = {DType.COMPLEX64: DType.FLOAT32, DType.COMPLEX128: DType.FLOAT64}
-
-
-def real_form(spec: TensorSpec) -> TensorSpec:
-    """Return the type of each part of a pair. Raise NotLowered for a real type."""
-    if spec.dtype not in _REAL:
-        raise NotLowered("it converts a complex tensor to a real one")
-    return TensorSpec(spec.shape, _REAL[spec.dtype])
-
 
 def _parts(n: AtenLoweringContext, name: str) -> tuple[Any, Any]:
     """Return real and imaginary part of an operand in the result's type; None for the imaginary part of a real operand."""
     n.read.add(name)
     value = n.args[name]
-    kind = real_form(n.out()).dtype if n.out().dtype in _REAL else None
+    kind = real_form(n.out()).dtype if n.out().dtype in REAL else None
     parts: tuple[Any, Any]
     if isinstance(value, ComplexPair):
         parts = value.value, value.imaginary
@@ -61,37 +53,21 @@ def _mul(n: AtenLoweringContext) -> PairResults:
 def _div(n: AtenLoweringContext) -> PairResults:
     (a, ai), (c, ci) = _parts(n, "self"), _parts(n, "other")
     if ci is not None:
-        return _quotient(n, a, 0.0 if ai is None else ai, c, ci)
+        return quotient(n, a, 0.0 if ai is None else ai, c, ci)
     return ComplexPair(str(n.b.div(a, c)), str(n.b.div(ai, c)))
 
 
-def _quotient(n: AtenLoweringContext, a: Any, ai: Any, c: Any, ci: Any) -> ComplexPair:
-    """Lower a division by a complex number: by its larger part first, so that nothing overflows (Smith, 1962)."""
-    b, (shape, kind) = n.b, (real_form(n.out()).shape, real_form(n.out()).dtype)
-    a, ai, c, ci = (part if isinstance(part, str) else n.like(part, kind) for part in (a, ai, c, ci))
-    wide = b.ge(b.abs(c), b.abs(ci))
-    larger, smaller = b.where(wide, c, ci), b.where(wide, ci, c)
-    ratio = b.div(smaller, larger)
-    scale = b.reciprocal(b.add(larger, b.mul(smaller, ratio)))
-    real = b.where(wide, b.add(b.mul(ratio, ai), a), b.add(b.mul(ratio, a), ai))
-    imaginary = b.where(wide, b.sub(ai, b.mul(ratio, a)), b.sub(b.mul(ratio, ai), a))
-    results = []
-    for product, part, by in ((b.mul(real, scale), a, c), (b.mul(imaginary, scale), ai, ci)):
-        value = b.where(b.eq(larger, 0.0), b.div(part, b.abs(by)), product)
-        results.append(str(value) if n.spec(value).shape == shape else str(b.expand(value, size=shape)))
-    return ComplexPair(*results)
+def _power(n: AtenLoweringContext) -> PairResults:
+    return power(n, _parts(n, "self"), _parts(n, "exponent"))
 
 
-def _reciprocal(n: AtenLoweringContext, x: str, y: str) -> PairResults:
-    return _quotient(n, 1.0, 0.0, x, y)
-
-
-def _power(n: AtenLoweringContext, x: str, y: str) -> PairResults:
-    """Lower a square."""
-    if n["exponent"] != 2:
-        raise NotLowered("powers of complex numbers other than squares are not supported")
-    b = n.b
-    return ComplexPair(str(b.mul(b.sub(x, y), b.add(x, y))), str(b.mul(b.mul(x, y), 2.0)))
+def _variance(n: AtenLoweringContext, x: str, y: str) -> PairResults:
+    """Lower a variance: the sum of those of the parts."""
+    parts = []
+    for part in (x, y):
+        n.args = {**n.args, "self": TensorRef(part)}
+        parts.append(reduce.LOWERINGS["var.correction"](n))
+    return str(n.b.add(*parts))
 
 
 def _product(op: str, second: str) -> PairLowering:
@@ -205,40 +181,15 @@ def _of_first(function: Callable[[AtenLoweringContext, str, str], PairResults]) 
     return lower
 
 
-def _absolute(n: AtenLoweringContext, x: str, y: str) -> PairResults:
-    """Lower abs without overflow: the larger part times a root between 1 and 1.5; infinite if a part is, even if the other is NaN."""
-    b = n.b
-    u, v = b.abs(x), b.abs(y)
-    larger = b.maximum(u, v)
-    ratio = b.div(b.minimum(u, v), b.where(b.eq(larger, 0.0), 1.0, larger))
-    finite = b.mul(larger, b.sqrt(b.add(b.mul(ratio, ratio), 1.0)))
-    return str(b.where(b.logical_or(b.isinf(x), b.isinf(y)), float("inf"), finite))
-
-
 def _vector_norm(n: AtenLoweringContext, x: str, y: str) -> PairResults:
     """Lower a norm as that of the magnitudes."""
-    n.args = {**n.args, "self": TensorRef(str(_absolute(n, x, y)))}
+    n.args = {**n.args, "self": TensorRef(str(absolute(n, x, y)))}
     return reduce.LOWERINGS["linalg_vector_norm"](n)
-
-
-def _log(n: AtenLoweringContext, x: str, y: str) -> PairResults:
-    return ComplexPair(str(n.b.log(str(_absolute(n, x, y)))), str(n.b.atan2(y, x)))
-
-
-def _sgn(n: AtenLoweringContext, x: str, y: str) -> PairResults:
-    size = str(_absolute(n, x, y))
-    size = str(n.b.where(n.b.eq(size, 0.0), 1.0, size))
-    return ComplexPair(str(n.b.div(x, size)), str(n.b.div(y, size)))
 
 
 def _any_part(op: str, join: str) -> PairLowering:
     """Return the lowering of a test of both parts."""
     return _of_first(lambda n, x, y: str(n.b.call(join, n.b.call(op, x), n.b.call(op, y))))
-
-
-def _exp(n: AtenLoweringContext, x: str, y: str) -> PairResults:
-    size = n.b.exp(x)
-    return ComplexPair(str(n.b.mul(size, n.b.cos(y))), str(n.b.mul(size, n.b.sin(y))))
 
 
 def _as_real(n: AtenLoweringContext, x: str, y: str) -> PairResults:
@@ -348,7 +299,7 @@ def _c2r(n: AtenLoweringContext, x: str, y: str) -> PairResults:
 
 def _to_complex(n: AtenLoweringContext) -> PairResults:
     """Lower a cast of a real tensor to a complex pair; other casts belong to the other table."""
-    if n.out().dtype not in _REAL or n.spec().dtype.is_complex:
+    if n.out().dtype not in REAL or n.spec().dtype.is_complex:
         return elementwise.LOWERINGS["_to_copy"](n)
     kind = real_form(n.out()).dtype
     n.ignore("dtype")
@@ -359,7 +310,7 @@ def _filled(name: str, argument: str = "") -> PairLowering:
     """Return the lowering of an op that fills a tensor with the number of an argument, or with zeros."""
 
     def lower(n: AtenLoweringContext) -> PairResults:
-        if n.out().dtype not in _REAL:
+        if n.out().dtype not in REAL:
             return create.LOWERINGS[name](n)
         n.ignore("size", "stride", "physical_layout", "self", "dtype")
         value = n[argument] if argument else 0
@@ -435,6 +386,8 @@ PAIR_LOWERINGS: Mapping[str, PairLowering] = (
         "slice_scatter": _written(movement.LOWERINGS["slice_scatter"], "src"),
     }
     | {op: _product(op, "other" if op == "matmul" else "mat2") for op in ("bmm", "matmul", "mm")}
+    | {name: _of_first(function) for name, function in FUNCTIONS.items()}
+    | {f"pow.{form}": _power for form in ("Tensor_Scalar", "Scalar", "Tensor_Tensor")}
     | {f"eq.{form}": _equal("eq", "logical_and") for form in ("Tensor", "Scalar")}
     | {f"ne.{form}": _equal("ne", "logical_or") for form in ("Tensor", "Scalar")}
     | {f"mul.{form}": _mul for form in ("Tensor", "Scalar")}
@@ -445,17 +398,13 @@ PAIR_LOWERINGS: Mapping[str, PairLowering] = (
     | {
         "_fft_c2c": _of_first(_c2c),
         "_fft_c2r": _of_first(_c2r),
-        "abs": _of_first(_absolute),
+        "abs": _of_first(absolute),
         "angle": _of_first(lambda n, x, y: str(n.b.atan2(y, x))),
         "constant_pad_nd": _padded,
-        "exp": _of_first(_exp),
         "isinf": _any_part("isinf", "logical_or"),
         "isnan": _any_part("isnan", "logical_or"),
         "linalg_vector_norm": _of_first(_vector_norm),
-        "log": _of_first(_log),
-        "sgn": _of_first(_sgn),
-        "pow.Tensor_Scalar": _of_first(_power),
-        "reciprocal": _of_first(_reciprocal),
+        "var.correction": _of_first(_variance),
         "imag": _of_first(lambda n, x, y: y),
         "real": _of_first(lambda n, x, y: x),
         "view_as_real": _of_first(_as_real),

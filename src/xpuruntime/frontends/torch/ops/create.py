@@ -48,7 +48,13 @@ def _arange(n: AtenLoweringContext) -> Results:
         if values.numel() > MAX_CONST_ELEMENTS:
             raise NotLowered("a long range with fractional bounds in an integer type is not supported")
         return str(n.b.constant(values.numpy()))
-    return str(n.b.arange(start=n["start"], end=n["end"], step=n["step"], dtype=n.dtype()))
+    start, step = n["start"], n["step"]
+    if isinstance(step, Dim):  # the first number of each row
+        (count,) = n.out().shape
+        numbers = n.b.arange(start=start, end=start + count * step, dtype=n.dtype())
+        n.ignore("end")
+        return str(n.b.select(n.b.view(numbers, size=[count, step]), dim=1, index=0))
+    return str(n.b.arange(start=start, end=n["end"], step=step, dtype=n.dtype()))
 
 
 def _triangle(name: str) -> OpLowering:

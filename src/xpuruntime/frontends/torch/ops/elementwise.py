@@ -6,7 +6,7 @@ import math
 
 from ....types import DType
 from ...not_lowered import NotLowered
-from .context import AtenLoweringContext, OpLowering, Results
+from .context import AtenLoweringContext, OpLowering, Results, TensorRef
 
 __all__ = ["LOWERINGS", "call", "unary"]
 
@@ -131,9 +131,22 @@ def _copy(n: AtenLoweringContext) -> Results:
 
 
 def _fake_quantize(n: AtenLoweringContext) -> Results:
-    scale, zero = n.like(n["scale"], DType.FLOAT32), n.like(n["zero_point"], DType.INT32)
+    """Lower fake quantization by numbers, or by tensors that a flag of the module enables. The mask is for gradients only."""
+    if n.has_readers(1):
+        raise NotLowered("its mask is read")
+    scale, zero = (
+        n.like(n[name], kind) if not isinstance(n.args[name], TensorRef) else n.t(name)
+        for name, kind in (("scale", DType.FLOAT32), ("zero_point", DType.INT32))
+    )
     limits = {k: n[k] for k in ("quant_min", "quant_max")}
-    return str(n.b.fake_quantize(n.x, scale, zero, **limits))
+    if "axis" in n.args:
+        return str(n.b.fake_quantize(n.x, scale, zero, axis=n["axis"] % n.spec().rank, **limits))
+    scale, zero = (str(n.b.view(value, size=[])) for value in (scale, zero))
+    y = n.b.fake_quantize(n.x, scale, zero, **limits)
+    if "fake_quant_enabled" in n.args:
+        enabled = n.b.view(n.t("fake_quant_enabled"), size=[])
+        y = n.b.where(n.b.ne(enabled, 0), y, n.x)
+    return str(y)
 
 
 _SAME = (
@@ -208,5 +221,8 @@ LOWERINGS: dict[str, OpLowering] = (
         "fmin": _unless_nan("minimum"),
         "copy": _copy,
         "fake_quantize_per_tensor_affine": _fake_quantize,
+        "fake_quantize_per_tensor_affine_cachemask": _fake_quantize,
+        "_fake_quantize_per_tensor_affine_cachemask_tensor_qparams": _fake_quantize,
+        "fake_quantize_per_channel_affine_cachemask": _fake_quantize,
     }
 )

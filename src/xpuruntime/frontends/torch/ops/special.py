@@ -12,7 +12,7 @@ from ...not_lowered import NotLowered
 from .context import AtenLoweringContext, OpLowering, Results
 from .reals import RealFunction, RealValue, in_wide_type
 
-__all__ = ["LOWERINGS", "complementary_error", "log_gamma_positive"]
+__all__ = ["LOWERINGS", "complementary_error", "is_negative", "log_gamma_positive"]
 
 _I0_SMALL = (
     0.33839763720473803, -0.3046826723431984, 0.17162090152220877, -0.09490109704804764, 0.04930528423967071, -0.02373741480589947, 0.010546460394594998,
@@ -302,10 +302,10 @@ def _bessel(order: int, *, scaled: bool) -> RealFunction:
 
 
 def _signbit(n: AtenLoweringContext) -> Results:
-    return _is_negative(n, n.x)
+    return is_negative(n, n.x)
 
 
-def _is_negative(n: AtenLoweringContext, x: str) -> str:
+def is_negative(n: AtenLoweringContext, x: str) -> str:
     """Return whether the sign bit is set; of -0.0 and some NaN it is."""
     dtype = n.spec(x).dtype
     if not dtype.is_float:
@@ -321,7 +321,7 @@ def _copysign(n: AtenLoweringContext) -> Results:
     size = str(n.b.abs(n.cast(n.x, result)))
     if not isinstance(other, str):
         return str(n.b.neg(size)) if math.copysign(1.0, 0.0 if other is None else other) < 0 else size
-    return str(n.b.where(_is_negative(n, other), n.b.neg(size), size))
+    return str(n.b.where(is_negative(n, other), n.b.neg(size), size))
 
 
 def _ldexp(n: AtenLoweringContext) -> Results:

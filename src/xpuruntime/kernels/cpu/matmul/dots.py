@@ -33,7 +33,10 @@ _TASK_COLUMNS = 512
 _TILE_COLUMNS = {1: 8, 2: 4, 3: 2, 4: 2}
 """Columns of a register tile by its rows: enough sums to hide the latency of FMAs."""
 
-assert max(_TILE_COLUMNS) == STREAMED_ROWS
+_LANE_COLUMNS = {1: 32, 2: 16, 3: 8, 4: 8}
+"""The same where lanes are columns."""
+
+assert max(_TILE_COLUMNS) == max(_LANE_COLUMNS) == STREAMED_ROWS
 
 
 def oriented(call: NodeCall, p: Product, target: CodegenTarget) -> Product:
@@ -53,13 +56,19 @@ def oriented(call: NodeCall, p: Product, target: CodegenTarget) -> Product:
 
 
 def in_place(call: NodeCall, p: Product) -> bool:
-    """Return whether a product has exchanged sides and columns that are contiguous along k, or is one of a batch of tiny ones.
-
-    Other products of few rows sum in the order of those whose weight is packed at load.
-    """
+    """Return whether a product has few rows, and columns that are contiguous along k and no weight, or is one of a batch of tiny ones."""
     if p.codes is not None or p.m > STREAMED_ROWS or (call.tensor(p.b).is_weight and p.a < p.b):
         return False
-    return (p.a > p.b and p.b_strides[-2] == 1) or _is_tiny(p)
+    along_k = p.b_strides[-2] == 1 and (p.a > p.b or _by_columns(p, call.outputs[0].dtype))
+    return along_k or _is_tiny(p)
+
+
+def _by_columns(p: Product, dtype: DType) -> bool:
+    """Return whether lanes are columns: sums are in the order of products whose right side is packed, which have any number of rows.
+
+    Exchanged products are always computed by dot products, whose lanes run along k.
+    """
+    return p.a < p.b and dtype.bits == 32 and not _is_tiny(p)
 
 
 def _is_tiny(p: Product) -> bool:
@@ -95,6 +104,7 @@ class _InPlaceTiling:
     """
 
     tiny: bool
+    by_columns: bool
     width: int
     panels: int
     block: int
@@ -103,17 +113,19 @@ class _InPlaceTiling:
     @classmethod
     def of(cls, p: Product, dtype: DType, isa: IsaLevel) -> _InPlaceTiling:
         sum_bytes = 8 if accumulator(dtype) in ("double", "uint64_t") else 4
-        tiny, lanes = _is_tiny(p), isa.lanes(sum_bytes)
-        wanted = p.n if tiny else min(_TASK_COLUMNS, max(16, math.ceil(p.n * p.batches / 64)), p.n)
+        tiny, by_columns, lanes = _is_tiny(p), _by_columns(p, dtype), isa.lanes(sum_bytes)
+        least = _LANE_COLUMNS[p.m] if by_columns else 16
+        wanted = p.n if tiny else min(_TASK_COLUMNS, max(least, math.ceil(p.n * p.batches / 64)), p.n)
         width = math.ceil(wanted / lanes) * lanes
         block = p.k if p.a_strides[-1] == 1 else min(p.k, _COPIED)
-        return cls(tiny, width, math.ceil(p.n / width), max(block, 1), sum_bytes)
+        return cls(tiny, by_columns, width, math.ceil(p.n / width), max(block, 1), sum_bytes)
 
 
 def _source(call: NodeCall, p: Product, t: _InPlaceTiling, dtype: DType) -> str:
     """Return the text of the function. Shapes and strides are literals in it."""
     s, acc, lead = C_TYPES[dtype], accumulator(dtype), len(p.batch)
     a_row = even_stride(p.rows, p.a_strides[lead:-1]) or 0
+    tile_columns = _LANE_COLUMNS if t.by_columns else _TILE_COLUMNS
     constants = {
         "k": p.k, "block": t.block, "a_row": a_row, "a_k": p.a_strides[-1],
         "b_k": p.b_strides[-2], "b_n": p.b_strides[-1],
@@ -127,7 +139,8 @@ def _source(call: NodeCall, p: Product, t: _InPlaceTiling, dtype: DType) -> str:
         "struct KERNEL_product {",
         f"    typedef {acc} T;",
         f"    typedef {s} A, B;",
-        f"    static constexpr int rows = {p.m}, C = {_TILE_COLUMNS[p.m]}, width = {t.width}, columns = {min(p.n, t.width)};",
+        f"    static constexpr int rows = {p.m}, C = {tile_columns[p.m]}, width = {t.width}, columns = {min(p.n, t.width)};",
+        f"    static constexpr bool by_columns = {str(t.by_columns).lower()};",
         "    static constexpr int64_t " + ", ".join(f"{n} = {value}" for n, value in constants.items()) + ";",
         "};",
         'extern "C" void KERNEL(void *const *args, const void *, int64_t begin, int64_t end, void *scratch) {',

@@ -39,7 +39,7 @@ def packing(batch: int, n: int, k: int, by_rows: bool, t: GemmTiling, dtype: DTy
 
     by_rows: the weight is stored as [batch, n, k].
     """
-    columns, depth = t.columns, t.depth(k)
+    columns, depth = t.panel_columns, t.depth(k)
     panels = math.ceil(n / columns)
     shape, order = ((batch, n, k), (0, 2, 1)) if by_rows else ((batch, k, n), (0, 1, 2))
     steps = [
@@ -47,8 +47,8 @@ def packing(batch: int, n: int, k: int, by_rows: bool, t: GemmTiling, dtype: DTy
         RecipeStep("permute", ("%0",), {"order": list(order)}),
         RecipeStep("pad", ("%1",), {"begin": [0, 0, 0], "end": [0, depth - k, panels * columns - n]}),
     ]
-    panelled = [batch, depth // 2, 2, panels, columns] if t.pairs else [batch, depth, panels, columns]
-    order_ = [0, 3, 1, 4, 2] if t.pairs else [0, 2, 1, 3]
+    panelled = [batch, depth // 2, 2, panels, columns] if t.word > 1 else [batch, depth, panels, columns]
+    order_ = [0, 3, 1, 4, 2] if t.word > 1 else [0, 2, 1, 3]
     steps.append(RecipeStep("reshape", ("%2",), {"shape": panelled}))
     steps.append(RecipeStep("permute", ("%3",), {"order": order_}))
     return Packed(tuple(steps), TensorSpec(tuple(panelled[i] for i in order_), dtype))
@@ -83,8 +83,8 @@ def lower_product(
         scratch += t.task_rows * t.block * acc + 64
     if t.tiles:
         scratch = (TILE if t.block >= p.k else t.task_rows) * TILE * 4 + TILE * TILE * 2 + 64
-    if not b.is_weight:
-        scratch += (t.block + 2) * t.columns * item
+    if t.dequantized or not b.is_weight:
+        scratch += (t.block + 2) * t.columns * (item if t.pairs or not t.dequantized else acc)
     stage = Stage(
         stem=stem,
         source=source,
@@ -92,7 +92,7 @@ def lower_product(
         tasks=p.batches * panels * blocks,
         grain=max(1, round(2 / microseconds)),
         scratch_bytes=scratch,
-        parts=frozenset({"gemm_amx" if t.tiles else "gemm", *ACTIVATIONS[p.act][1]}),
+        parts=t.parts.union(ACTIVATIONS[p.act][1]),
         flops=2 * p.batches * p.m * p.n * p.k,
         bytes=sum(s.size_bytes or 0 for s in (*(o.spec for o in call.tensors), y)),
     )

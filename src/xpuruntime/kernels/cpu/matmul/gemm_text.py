@@ -14,7 +14,7 @@ from ...spec.channel_codes import ChannelCodes
 from ...spec.product import Product, even_stride
 from .gemm_tiling import L2_WHOLE, TILE, GemmTiling
 
-__all__ = ["code_type", "epilogue", "product_source", "sum_text", "unscaled"]
+__all__ = ["b_type", "epilogue", "of_tiles", "product_source", "sum_text", "unscaled"]
 
 _CODES: dict[DType, tuple[str, str]] = {
     DType.INT8: ("int8_t", ""),
@@ -23,9 +23,12 @@ _CODES: dict[DType, tuple[str, str]] = {
 """Type of codes -> its C type, and the factor of sums that its loads leave out (``gemm_panel`` in ``templates/gemm.h``)."""
 
 
-def code_type(codes: ChannelCodes) -> str:
-    """Return the C type of codes."""
-    return _CODES[codes.dtype][0]
+def b_type(codes: ChannelCodes | None, tiling: GemmTiling, storage: str) -> str:
+    """Return the C type of B, which is of ``storage`` if it has no codes."""
+    if codes is None:
+        return storage
+    kind = _CODES[codes.dtype][0]
+    return f"dequantized_codes<{kind}, {tiling.panel_columns}>" if tiling.dequantized else kind
 
 
 def unscaled(codes: ChannelCodes, scale: str) -> str:
@@ -36,7 +39,7 @@ def unscaled(codes: ChannelCodes, scale: str) -> str:
 def product_source(call: NodeCall, p: Product, t: GemmTiling, dtype: DType, packed: bool) -> str:
     """Return the text of the function. Shapes and strides are literals in it."""
     s, acc, lead = C_TYPES[dtype], accumulator(dtype), len(p.batch)
-    b = code_type(p.codes) if p.codes else s
+    b = b_type(p.codes, t, s)
     panels, blocks = math.ceil(p.n / t.columns), math.ceil(p.m / t.task_rows)
     a_row = even_stride(p.rows, p.a_strides[lead:-1]) or 0
     constants = {
@@ -44,7 +47,7 @@ def product_source(call: NodeCall, p: Product, t: GemmTiling, dtype: DType, pack
         "k": p.k, "block": t.block, "a_row": a_row, "a_k": p.a_strides[-1],
         "b_k": p.b_strides[-2], "b_n": p.b_strides[-1],
     }  # fmt: skip
-    b_at = _b_offset(p, call.tensor(p.b), t, panels, packed)
+    b_at = _b_offset(p, call.tensor(p.b), t, packed)
     rows = f"{p.m}" if blocks == 1 else f"row + {t.task_rows} < {p.m} ? {t.task_rows} : {p.m} - row"
     first, second = (panels, blocks) if t.across else (blocks, panels)
     inner, outer = f"task % {first}", f"task / {first} % {second}"
@@ -66,7 +69,7 @@ def product_source(call: NodeCall, p: Product, t: GemmTiling, dtype: DType, pack
         + ", ".join(f"{n} = {constants[n]}" for n in ("k", "block", "a_row", "a_k", "b_k", "b_n"))
         + ";",
         f"    static constexpr bool packed = {str(packed).lower()}, pairs = {str(t.pairs).lower()};",
-        *_of_tiles(p, t),
+        *of_tiles(t, p.m, p.n, p.k),
         "};",
         'extern "C" void KERNEL(void *const *args, const void *, int64_t begin, int64_t end, void *scratch) {',
         f"    const {s} *a = (const {s} *)args[0];",
@@ -102,7 +105,7 @@ def _begins_with_bias(p: Product) -> bool:
     return p.terms[0].factor == 1 and strides[-1] == 1 and not any(strides[lead:-1])
 
 
-def _of_tiles(p: Product, t: GemmTiling) -> list[str]:
+def of_tiles(t: GemmTiling, m: int, n: int, k: int) -> list[str]:
     """Return the config of ``gemm_block_tiles``.
 
     If B exceeds the L2 cache, the next block of B is prefetched in equal parts while the current one is multiplied.
@@ -110,12 +113,12 @@ def _of_tiles(p: Product, t: GemmTiling) -> list[str]:
     if not t.tiles:
         return []
     lines = 2 * TILE * TILE // 64
-    prefetches = 2 * p.n * t.depth(p.k) > L2_WHOLE
-    prefetch_lines = math.ceil(lines / math.ceil(min(t.task_rows, p.m) / TILE)) if prefetches else 0
+    prefetches = 2 * n * t.depth(k) > L2_WHOLE and not t.dequantized
+    prefetch_lines = math.ceil(lines / math.ceil(min(t.task_rows, m) / TILE)) if prefetches else 0
     return [
         f"    static constexpr int64_t prefetch_lines = {prefetch_lines};",
-        f"    static constexpr bool single_block = {str(t.block >= p.k).lower()};",
-        f"    static constexpr int64_t depth = {t.step(p.k)};",
+        f"    static constexpr bool single_block = {str(t.block >= k).lower()};",
+        f"    static constexpr int64_t depth = {t.step(k)};",
     ]
 
 
@@ -129,14 +132,14 @@ def sum_text(*offsets: str) -> str:
     return " + ".join(terms) or "0"
 
 
-def _b_offset(p: Product, b: Operand, t: GemmTiling, panels: int, packed: bool) -> str:
+def _b_offset(p: Product, b: Operand, t: GemmTiling, packed: bool) -> str:
     lead = len(p.batch)
     if not packed:
         return sum_text(offset_text("batch", p.batch, p.b_strides[:lead]), f"col * {p.b_strides[-1]}")
-    k = t.depth(p.k)
+    panel, panels = t.depth(p.k) * t.panel_columns, math.ceil(p.n / t.panel_columns)
     matrix = max(1, p.k * p.n)
-    strides = [s // matrix * panels * k * t.columns for s in p.b_strides[:lead]]
-    return sum_text(offset_text("batch", p.batch, strides), f"panel * {k * t.columns}")
+    strides = [s // matrix * panels * panel for s in p.b_strides[:lead]]
+    return sum_text(offset_text("batch", p.batch, strides), t.panel_text(panel))
 
 
 def epilogue(p: Product, storage: str, acc: str, first: int) -> list[str]:

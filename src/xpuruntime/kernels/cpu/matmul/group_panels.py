@@ -94,6 +94,11 @@ class GroupPanels:
         sums = "rows in int8, sums of a group in int32" if self.integer else "sums in float"
         return f"weights in int{form.bits} by groups of {form.group} with {form.numbers}, {sums}"
 
+    @property
+    def dequantized(self) -> str:
+        """The C type of panels whose codes become operands."""
+        return f"dequantized_groups<{_NUMBERS[self.form.numbers]}, {self.form.bits}, {self.form.group}, {self.columns}>"
+
     def block_groups(self) -> int:
         """Return the groups that are processed before the next rows."""
         return max(1, BLOCK_BYTES // (self.columns * self.form.code_bytes))

@@ -1,7 +1,7 @@
 """Linear layers whose weights are codes in groups of inputs that share a scale and a minimum: ``matmul/int4_weights``, ``matmul/stored_weights``.
 
 The kernel unpacks codes in registers, accumulates a group, and scales its sum once (``templates/decoder.h``). Decoding reads a third to a
-seventh of the bytes.
+seventh of the bytes. With many rows a task turns codes into floats or bfloat16 once, for all of its rows (``templates/gemm_dequantized.h``).
 
 int4_weights    codes of 4 bits; the scales with the least error are computed when weights are loaded (``runtime/weights/int4.py``)
 stored_weights  the blocks of a GGUF file, repacked without loss (``storage/blocks.py``)
@@ -13,7 +13,7 @@ stored_weights  the blocks of a GGUF file, repacked without loss (``storage/bloc
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ....codegen.target import CodegenTarget
@@ -23,8 +23,11 @@ from ....storage.blocks import GroupForm
 from ....types import DType
 from ...kernel import Kernel, LoweredCall, NodeCall, Packed, Stage
 from ...spec.linear import not_in_blocks, why_not
+from ...spec.product import Product
 from ..abi import isa_of
+from .gemm_tiling import CODE_ROWS, tiling
 from .group_panels import GroupPanels
+from .layer_source import layer_scratch_bytes, layer_source
 from .layer_text import LayerText
 
 __all__ = ["KERNELS", "KINDS", "GroupedWeights"]
@@ -89,14 +92,15 @@ class GroupedWeights(Kernel):
         if not layer.m * layer.n:
             return LoweredCall(())
         panels = GroupPanels.of(form, layer.k, isa_of(target), integer=self.integer)
+        packed = _packed(layer, panels, stored=self.form is None)
+        if layer.m > CODE_ROWS and not self.integer:
+            return LoweredCall((_dequantized_stage(layer, panels, target),), weights={1: packed})
         rows = min(layer.m, panels.rows)
         blocks = math.ceil(layer.m / _TASK_ROWS)
         task_rows = math.ceil(layer.m / blocks / rows) * rows
         blocks = math.ceil(layer.m / task_rows)
         stage = Stage(
-            stem=f"{'norm_' if layer.scale else ''}matmul_int{form.bits}{'_by_int8' if self.integer else ''}"
-            f"_{layer.m}x{layer.n * layer.halves}x{layer.k}"
-            + ("" if layer.act == "none" else f"_{layer.act}"),
+            stem=_stem(layer, form, "_by_int8" if self.integer else ""),
             source=_source(layer, panels, rows, task_rows),
             args=(
                 "in0",
@@ -113,8 +117,36 @@ class GroupedWeights(Kernel):
             bytes=layer.n * layer.halves * panels.output_bytes,
         )
         scales = {"extra0": (1, panels.codes.scales(layer.n * layer.halves))} if panels.codes else {}
-        packed = _packed(layer, panels, stored=self.form is None)
         return LoweredCall((stage,), weights={1: packed}, extra_weights=scales)
+
+
+def _stem(layer: LayerText, form: GroupForm, by: str = "") -> str:
+    norm, act = "norm_" if layer.scale else "", "" if layer.act == "none" else f"_{layer.act}"
+    return f"{norm}matmul_int{form.bits}{by}_{layer.m}x{layer.n * layer.halves}x{layer.k}{act}"
+
+
+def _dequantized_stage(layer: LayerText, panels: GroupPanels, target: CodegenTarget) -> Stage:
+    """Return the stage of many rows: each task turns the codes of its panel into operands, and multiplies these as any product does."""
+    n, k = layer.n * layer.halves, layer.k
+    product = Product(0, 1, (), (layer.m,), n, k, (k, 1), (1, k), (n, 1))
+    t = tiling(
+        product, layer.dtype, True, False, isa_of(target), target.config.matmul_tile, columns=panels.columns
+    )
+    if layer.scale is not None:  # a task normalizes its rows, which are few
+        t = replace(t, task_rows=math.ceil(layer.m / t.rows) * t.rows)
+    return Stage(
+        stem=_stem(layer, panels.form),
+        source=layer_source(layer, t, panels.dequantized, panels.bytes),
+        args=("in0", "in1", *(f"in{at}" for _, at in layer.operands), "out0"),
+        tasks=layer.panels(t.columns) * math.ceil(layer.m / t.task_rows),
+        grain=max(1, layer.grain(panels.bytes) // t.task_rows),
+        scratch_bytes=layer_scratch_bytes(
+            layer, t, math.ceil(t.block / panels.form.group) * panels.form.group
+        ),
+        parts=layer.parts | t.parts,
+        flops=2 * layer.m * n * k,
+        bytes=n * panels.output_bytes,
+    )
 
 
 def _packed(layer: LayerText, panels: GroupPanels, *, stored: bool) -> Packed:

@@ -20,8 +20,9 @@ from ...spec.linear import why_not
 from ...spec.product import Product
 from ..abi import isa_of
 from .gemm import _packed, after
-from .gemm_text import code_type
+from .gemm_text import b_type
 from .gemm_tiling import tiling
+from .layer_source import layer_scratch_bytes, layer_source
 from .layer_text import LayerText
 
 __all__ = ["KERNELS", "CpuNormLinear"]
@@ -59,7 +60,6 @@ class CpuNormLinear(Kernel):
         if not layer.m * layer.n:
             return LoweredCall(())
         isa: IsaLevel = isa_of(target)
-        item = 8 if layer.sums == "double" else 4
 
         def product(outputs: int) -> Product:
             k = layer.k
@@ -73,14 +73,16 @@ class CpuNormLinear(Kernel):
         stage = Stage(
             stem=f"{'norm_' if layer.scale else ''}matmul_{layer.m}x{layer.n * layer.halves}x{layer.k}"
             + ("" if layer.act == "none" else f"_{layer.act}"),
-            source=self._source(layer, t),
+            source=layer_source(
+                layer, t, b_type(self.codes, t, layer.storage), t.depth(layer.k) * t.columns, self.codes
+            ),
             args=(
                 "in0", "in1", *(f"in{at}" for _, at in layer.operands), *(("extra0",) if self.codes else ()), "out0"
             ),
             tasks=layer.panels(t.columns),
             grain=layer.grain(panel_bytes),
-            scratch_bytes=layer.m * (2 * layer.k + 2 * t.columns + 64) * item + 512,
-            parts=layer.parts,
+            scratch_bytes=layer_scratch_bytes(layer, t, t.block if t.dequantized else 0),
+            parts=layer.parts | t.parts,
             flops=2 * layer.m * layer.n * layer.halves * layer.k,
             bytes=sum(s.size_bytes or 0 for s in (*(o.spec for o in call.tensors), call.outputs[0])),
         )  # fmt: skip
@@ -88,67 +90,8 @@ class CpuNormLinear(Kernel):
             (stage,),
             weights={1: after(first, self.codes.packed(packed) if self.codes else packed)},
             extra_weights={"extra0": (1, self.codes.scales(layer.n * layer.halves))} if self.codes else {},
-            accumulates="float64" if item == 8 else "float32",
+            accumulates="float64" if layer.sums == "double" else "float32",
         )
-
-    def _source(self, layer: LayerText, tiling: Any) -> str:
-        t, s, columns = layer.sums, layer.storage, tiling.columns
-        b = code_type(self.codes) if self.codes else s
-        a_type = layer.storage if tiling.pairs or layer.scale is None else layer.sums
-        panel = tiling.depth(layer.k) * columns
-        tile = {"R": tiling.rows, "NV": tiling.vectors, "U": tiling.unroll, "tail": layer.m % tiling.rows}
-        next_arg = 2 + len(layer.operands)
-        lines = [
-            f"// {'rms_norm, then ' if layer.scale else ''}[{layer.m}, {layer.k}] x [{layer.k}, {layer.n * layer.halves}] in {layer.dtype.value}"
-            f"{f', weights in {self.codes.dtype.value}' if self.codes else ''}, sums in {t}"
-            + (
-                f"; the first half of the outputs, by {layer.act}, times the second"
-                if layer.halves == 2
-                else ""
-            ),
-            "struct KERNEL_product {",
-            f"    typedef {t} T;",
-            f"    typedef {a_type} A;",
-            f"    typedef {b} B;",
-            "    static constexpr int " + ", ".join(f"{n} = {v}" for n, v in tile.items()) + ";",
-            f"    static constexpr int64_t k = {layer.k}, block = {tiling.block}, a_row = {layer.k}, a_k = 1, b_k = 0, b_n = 0;",
-            f"    static constexpr bool packed = true, pairs = {str(tiling.pairs).lower()};",
-            "};",
-            'extern "C" void KERNEL(void *const *args, const void *, int64_t begin, int64_t end, void *scratch) {',
-            f"    const {s} *x = (const {s} *)args[0];",
-            f"    const {b} *b = (const {b} *)args[1];",
-            *(f"    {line}" for line in layer.arguments(2)),
-        ]
-        if self.codes:
-            lines.append(f"    const float *scales = (const float *)args[{next_arg}];")
-            next_arg += 1
-        lines += [f"    {s} *y = ({s} *)args[{next_arg}];", f"    constexpr int L = GEMM_LANES<{t}>;"]
-        if layer.halves == 2:
-            lines += [f"    {t} *gate = ({t} *)scratch;", f"    scratch = gate + {layer.m * columns};"]
-        if layer.scale is None:
-            lines.append(f"    const {s} *a = x;")
-        else:
-            normed_bytes = -(-layer.m * layer.k * (8 if t == "double" else 4) // 64) * 64
-            lines += [
-                f"    {a_type} *a = ({a_type} *)scratch;",
-                f"    scratch = (char *)scratch + {normed_bytes};",
-                f"    {layer.normed(a_type, 'a')}",
-            ]
-        lines.append("    for (int64_t panel = begin; panel < end; ++panel) {")
-        block = f"        gemm_block<KERNEL_product>(a, b + %s, {layer.m}, {columns}, scratch, [&](const {t} *sums, int64_t r) {{"
-        at = f"panel * {panel}"
-        if layer.halves == 2:
-            lines += [block % at, f"            {layer.keep_gate(columns)}", "        });"]
-            at = f"(panel + {layer.panels(columns)}) * {panel}"
-        lines += [
-            block % at,
-            *(f"            {line}" for line in layer.epilogue(columns, self.codes)),
-            "        });",
-            "    }",
-            "}",
-            "",
-        ]
-        return "\n".join(lines)
 
 
 KERNELS: tuple[Any, ...] = (

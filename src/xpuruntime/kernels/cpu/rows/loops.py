@@ -3,7 +3,7 @@
 A row is everything that one reduction reads. The dim that is contiguous in memory decides how rows map to vector lanes:
 
     along   a reduced dim is contiguous: vectors run along the row, and a horizontal reduction ends it (softmax over the last dim, norms)
-    across  a kept dim is contiguous: every lane has a row of its own (means over height and width of NHWC images)
+    across  a kept dim is contiguous, or rows are short: every lane has a row of its own (means over height and width of NHWC images)
 
 A formula makes one pass over the row per level of dependent reductions. An expensive value (exp, erf ...) that a later pass reads again
 stays in the thread's scratch if a row fits there. Most of these kernels are bandwidth-bound.
@@ -27,6 +27,9 @@ from .values import UNROLL, RowLoops
 __all__ = ["CPP", "RowOutput", "lower_rows"]
 
 
+_SHORT = 4
+"""Maximum elements of rows that lanes have one each of whatever the layout: ``gather`` reads every fourth element by shuffles."""
+
 _MIN_BITS = 128
 """Minimum bits of vectors along short rows, which need no more lanes than elements: masks load the first elements of those."""
 
@@ -40,6 +43,7 @@ def lower_rows(
 
 def _loops(call: NodeCall, plan: LoopPlan, outputs: Sequence[RowOutput], target: CodegenTarget) -> RowLoops:
     kept, run, across = row_nests(plan, outputs)
+    across = across or run.elements <= _SHORT
     lanes = lanes_for(target, [*(i.dtype for i in plan.inputs), *(o.dtype for o in plan.operations)])
     if not across:
         bits = min(spec.dtype.bits for spec in (*call.outputs, *(t.spec for t in call.tensors)))

@@ -18,7 +18,7 @@ from ....decisions import Reason, Support
 from ...kernel import Kernel, LoweredCall, NodeCall, Stage
 from ...spec.attention import AttentionShape
 from ..heavy import TAGS, about, bytes_of, c_bool, constants, in_chunks, multiprocessors, shared_limit
-from ..launch import Argument, LaunchConfig, cuda_stage
+from ..launch import Argument, ByAlignment, LaunchConfig, cuda_stage
 from .flash import (
     LOG2E,
     arguments_of,
@@ -325,7 +325,7 @@ def _stage(
         f"flash_decode::Float4 *const to = {f'(flash_decode::Float4 *)parts + task * {config.part_bytes(s.dv) // 16}ll' if merges_in_memory else 'nullptr'};",
         f"uint32_t *const arrivals = {f'counters + task * {config.counters}' if merges_in_memory else 'nullptr'};",
     ]
-    values = f"{{{', '.join(a.name for a in fields)}, block * {config.rows}}}"
+    values, end = f"{{{', '.join(a.name for a in fields)}, block * {config.rows}}}", None
     if aligned:
         constructor = ", ".join([*(a.text for a in fields), "int first"])
         inner = ", ".join([*(a.name for a in fields), "first"])
@@ -333,12 +333,11 @@ def _stage(
             f"struct KERNEL_unaligned : KERNEL_decode {{ __device__ KERNEL_unaligned({constructor}) : KERNEL_decode{{{inner}}} {{}}"
             " static constexpr bool ALIGNED = false; };"
         )
-        body += [
-            f"if (({' | '.join(f'(uint64_t){n}' for n in ('q', 'k', 'v', *added.rows))}) % 16 == 0)",
-            f"    flash_decode::split_kernel(q0, k0, v0, batch, head, {{to}}, arrivals, KERNEL_decode{values});",
-            "else",
-            f"    flash_decode::split_kernel(q0, k0, v0, batch, head, {{to}}, arrivals, KERNEL_unaligned{values});",
-        ]
+        end = ByAlignment(
+            ("q", "k", "v", *added.rows),
+            f"flash_decode::split_kernel(q0, k0, v0, batch, head, {{to}}, arrivals, KERNEL_decode{values});",
+            f"flash_decode::split_kernel(q0, k0, v0, batch, head, {{to}}, arrivals, KERNEL_unaligned{values});",
+        )
     else:
         body.append(
             f"flash_decode::split_kernel(q0, k0, v0, batch, head, {{to}}, arrivals, KERNEL_decode{values});"
@@ -352,7 +351,7 @@ def _stage(
     return cuda_stage(
         f"decode_{s.batch}x{s.kv_heads * s.group}x{s.queries}x{s.keys}x{s.d}",
         about(call, f"{config.rows} rows a block, keys in {config.splits} splits of {config.keys_per_split}"), [q, *operands, y, *shared], body,
-        LaunchConfig((tasks * config.splits, 1, 1), (config.warps * 32, 1, 1), config.shared + added.shared, cluster=config.splits if config.cluster else 1), before=struct, parts=added.parts | {"flash_decode"}, waits_itself=True, flops=s.flops,
+        LaunchConfig((tasks * config.splits, 1, 1), (config.warps * 32, 1, 1), config.shared + added.shared, cluster=config.splits if config.cluster else 1), end=end, before=struct, parts=added.parts | {"flash_decode"}, waits_itself=True, flops=s.flops,
         bytes=bytes_of([*(o.spec for o in call.tensors), call.outputs[0]]),
     )  # fmt: skip
 

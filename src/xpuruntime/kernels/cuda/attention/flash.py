@@ -35,7 +35,7 @@ from ..heavy import (
     multiprocessors,
     shared_limit,
 )
-from ..launch import Argument, LaunchConfig, cuda_stage
+from ..launch import Argument, ByAlignment, LaunchConfig, cuda_stage
 
 __all__ = [
     "HEAD_SIZES",
@@ -334,13 +334,10 @@ def flash_stage(
     def call_text(name: str) -> str:
         return f"{function}<{name}>({pointers}, {name}{fields});"
 
-    body = [call_text("KERNEL_flash")]
+    body, end = [call_text("KERNEL_flash")], None
     if aligned:
         struct.append(unaligned_text("KERNEL_flash", members))
-        body = [
-            "if (((uint64_t)q | (uint64_t)k | (uint64_t)v | (uint64_t)y) % 16 == 0)", f"    {call_text('KERNEL_flash')}",
-            "else", f"    {call_text('KERNEL_unaligned')}",
-        ]  # fmt: skip
+        body, end = [], ByAlignment(("q", "k", "v", "y"), body[0], call_text("KERNEL_unaligned"))
     tiles = math.ceil(s.queries / config.queries)
     unmasked_share = 0.5 if s.causal and s.queries == s.keys and not s.offset else 1
     return cuda_stage(
@@ -350,7 +347,7 @@ def flash_stage(
             (s.batch * heads * splits, tiles, 1), (config.warps * 32, 1, 1), config.shared(d) + (_exchanged_bytes(d) if splits > 1 else 0), cluster=splits,
             min_blocks_per_sm=1 if use_hopper or 2 * config.shared(d) > shared_limit(target) else 2,
         ),
-        before=struct, parts=frozenset({part}), flops=int(s.flops * unmasked_share),
+        end=end, before=struct, parts=frozenset({part}), flops=int(s.flops * unmasked_share),
         bytes=bytes_of([*(o.spec for o in call.tensors), *call.outputs]),
     )  # fmt: skip
 

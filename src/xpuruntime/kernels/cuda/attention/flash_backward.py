@@ -17,7 +17,7 @@ from ....decisions import Reason, Support
 from ...kernel import Kernel, LoweredCall, NodeCall, Stage
 from ...spec.attention import AttentionGradients, AttentionShape
 from ..heavy import MAX_BLOCKS_YZ, TAGS, about, argument, bytes_of, c_bool, constants, in_chunks, shared_limit
-from ..launch import Argument, LaunchConfig, blocks_for, cuda_stage
+from ..launch import Argument, ByAlignment, LaunchConfig, blocks_for, cuda_stage
 from .flash import (
     HEAD_SIZES,
     LOG2E,
@@ -131,17 +131,15 @@ def _stats_stage(call: NodeCall, s: AttentionShape, g: AttentionGradients, rows:
         "};",
     ]
     pointers = "(const tensor::u16 *)grad, (const tensor::u16 *)y, lse, stats"
-    body = [f"flash_backward::row_stats<KERNEL_stats>({pointers});"]
+    body, end = [f"flash_backward::row_stats<KERNEL_stats>({pointers});"], None
     if aligned:
         struct.append(unaligned_text("KERNEL_stats", ()))
-        body = [
-            "if (((uint64_t)grad | (uint64_t)y) % 16 == 0)", f"    {body[0]}",
-            "else", f"    flash_backward::row_stats<KERNEL_unaligned>({pointers});",
-        ]  # fmt: skip
+        unaligned = f"flash_backward::row_stats<KERNEL_unaligned>({pointers});"
+        body, end = [], ByAlignment(("grad", "y"), body[0], unaligned)
     arguments = [*_arguments(call, "grad", "y", "lse"), Argument("temp0", "stats", "float", written=True)]
     return cuda_stage(
         f"attention_stats_{rows}x{s.dv}", about(call, f"statistics of {_STATS_QUERIES} queries a block"), arguments, body,
-        LaunchConfig.flat(blocks_for(rows, _STATS_QUERIES), 128), before=struct, parts=frozenset({"flash_backward"}), flops=2 * rows * s.dv,
+        LaunchConfig.flat(blocks_for(rows, _STATS_QUERIES), 128), end=end, before=struct, parts=frozenset({"flash_backward"}), flops=2 * rows * s.dv,
         bytes=bytes_of([call.tensor(0).spec, call.tensor(4).spec, call.tensor(5).spec]) + rows * 8,
     )  # fmt: skip
 
@@ -195,14 +193,11 @@ def _gradient_stage(
     def call_text(name: str) -> str:
         return f"flash_backward::gradients<{name}>({pointers}, {name}{fields});"
 
-    body = [call_text("KERNEL_gradients")]
+    body, end = [call_text("KERNEL_gradients")], None
     if aligned:
         struct.append(unaligned_text("KERNEL_gradients", mask))
-        addresses = " | ".join(f"(uint64_t){n}" for n in ("q", "k", "v", "grad", *(a.name for a in results)))
-        body = [
-            f"if (({addresses}) % 16 == 0)", f"    {call_text('KERNEL_gradients')}",
-            "else", f"    {call_text('KERNEL_unaligned')}",
-        ]  # fmt: skip
+        names = ("q", "k", "v", "grad", *(a.name for a in results))
+        body, end = [], ByAlignment(names, body[0], call_text("KERNEL_unaligned"))
     arguments = [
         *_arguments(call, "grad", "q", "k", "v", "mask"),
         Argument("temp0", "stats", "float"),
@@ -218,7 +213,7 @@ def _gradient_stage(
         about(call, f"gradients of {config.rows} {what} a block, {config.columns} columns at a time"), arguments, body,
         LaunchConfig((blocks, math.ceil(length / config.rows), 1), (config.warps * 32, 1, 1), config.shared(d),
                      min_blocks_per_sm=2 if 2 * config.shared(d) <= shared_limit(target) else 1),
-        before=struct, parts=frozenset({"flash_backward"}), flops=int(products * seen_share),
+        end=end, before=struct, parts=frozenset({"flash_backward"}), flops=int(products * seen_share),
         bytes=bytes_of([*(call.tensor(i).spec for i in range(4)), *(call.outputs[i] for i in ((1, 2) if keys else (0,)))]),
     )  # fmt: skip
 

@@ -26,7 +26,7 @@ from ..heavy import (
     multiprocessors,
     shared_limit,
 )
-from ..launch import LaunchConfig, cuda_stage
+from ..launch import ByAlignment, LaunchConfig, cuda_stage
 from .flash import LOG2E, arguments_of, head_offset_text, logit_text
 
 __all__ = ["KERNELS", "FlashSimt", "SimtTileConfig", "simt_tile_config"]
@@ -171,13 +171,11 @@ def simt_stage(
         "};",
     ]
     fields = f"{{{', '.join(a.name for a in members)}}}"
-    body = [f"flash_simt::forward<KERNEL_flash>(q, k, v, y, KERNEL_flash{fields});"]
+    body, end = [f"flash_simt::forward<KERNEL_flash>(q, k, v, y, KERNEL_flash{fields});"], None
     if aligned:
         struct.append(_unaligned_text(members))
-        body = [
-            f"if (((uint64_t)q | (uint64_t)k | (uint64_t)v | (uint64_t)y) % 16 == 0) {body[0]}",
-            f"else flash_simt::forward<KERNEL_unaligned>(q, k, v, y, KERNEL_unaligned{fields});",
-        ]
+        unaligned = f"flash_simt::forward<KERNEL_unaligned>(q, k, v, y, KERNEL_unaligned{fields});"
+        body, end = [], ByAlignment(("q", "k", "v", "y"), body[0], unaligned)
     tiles = math.ceil(s.queries / c.queries)
     unmasked_share = 0.5 if s.causal and s.queries == s.keys and not s.offset else 1
     blocks_per_sm = min(shared_limit(target) // c.shared(d), 512 // (c.warps * 32))
@@ -185,7 +183,7 @@ def simt_stage(
         f"attention_simt_{s.batch}x{heads}x{s.queries}x{s.keys}x{s.d}", about(call, f"{c.queries} queries a block, {c.keys} keys at a time"),
         arguments, body,
         LaunchConfig((s.batch * heads, tiles, 1), (c.warps * 32, 1, 1), c.shared(d), min_blocks_per_sm=max(blocks_per_sm, 1)),
-        before=struct, parts=frozenset({"flash_simt"}), flops=int(s.flops * unmasked_share),
+        end=end, before=struct, parts=frozenset({"flash_simt"}), flops=int(s.flops * unmasked_share),
         bytes=bytes_of([*(o.spec for o in call.tensors), *call.outputs]),
     )  # fmt: skip
 

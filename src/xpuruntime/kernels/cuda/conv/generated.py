@@ -37,7 +37,7 @@ from ..heavy import (
     multiprocessors,
     shared_limit,
 )
-from ..launch import LaunchConfig, cuda_stage
+from ..launch import ByAlignment, LaunchConfig, cuda_stage
 from ..matmul.fma import FmaConfig, fma_config, fma_launch, fma_lowered, fma_numbers, split_arguments
 from ..matmul.generated import Tile, tile_for
 from ..matmul.libraries import CHOICES, absent
@@ -176,9 +176,12 @@ def tensor_stage(
         f"const tensor::u16 *pixels = (const tensor::u16 *)x + {group}{s.channels};",
         f"const tensor::u16 *weights = (const tensor::u16 *)filters + {group}{s.filters * packed_k};",
         f"const KERNEL_finish finish = {{{', '.join(a.name for a in arguments[2:])}}};",
-        f"if (((uint64_t)x | (uint64_t)filters | (uint64_t)y) % 16 == 0) {run('KERNEL_gemm', aligned and (s.groups == 1 or s.channels % 8 == 0))}",
-        f"else {run('KERNEL_unaligned', False)}",
     ]
+    end = ByAlignment(
+        ("x", "filters", "y"),
+        run("KERNEL_gemm", aligned and (s.groups == 1 or s.channels % 8 == 0)),
+        run("KERNEL_unaligned", False),
+    )
     launch = LaunchConfig(
         (t.blocks(s.pixels, s.filters), 1, s.groups),
         (t.threads, 1, 1),
@@ -187,7 +190,7 @@ def tensor_stage(
     )
     return cuda_stage(
         stem_of("conv", s), about(call, f"tensor cores, {t.rows} pixels x {t.columns} filters a block"), arguments, body, launch,
-        before=before, parts=parts_of(act_of(call), "implicit_gemm"), flops=s.flops(2),
+        end=end, before=before, parts=parts_of(act_of(call), "implicit_gemm"), flops=s.flops(2),
         bytes=bytes_of([*(o.spec for o in call.tensors), call.outputs[0]]),
     )  # fmt: skip
 
@@ -217,14 +220,14 @@ def fma_call(
         f"const float *pixels = x + {group}{s.channels * s.x[1]};",
         f"const float *weights = filters + {group}{s.filters * packed_k};",
         f"const KERNEL_finish finish = {{{names}}};",
-        f"if (((uint64_t)x | (uint64_t)filters) % 16 == 0) {run(True)}" if aligned else run(False),
-        *([f"else {run(False)}"] if aligned else []),
+        *([] if aligned else [run(False)]),
     ]
+    end = ByAlignment(("x", "filters"), run(True), run(False)) if aligned else None
     t = c.tile
     launch = fma_launch(c, s.pixels, s.filters, s.groups, target)
     stage = cuda_stage(
         stem_of("conv", s), about(call, f"FMA, {t.rows} pixels x {t.columns} filters a block, {c.splits} splits"), [*arguments, *split], body,
-        launch, before=before, parts=parts_of(act_of(call), "implicit_gemm"), flops=s.flops(2),
+        launch, end=end, before=before, parts=parts_of(act_of(call), "implicit_gemm"), flops=s.flops(2),
         bytes=bytes_of([*(o.spec for o in call.tensors), call.outputs[0]]),
     )  # fmt: skip
     return fma_lowered(c, stage, s.pixels, s.filters, s.groups)

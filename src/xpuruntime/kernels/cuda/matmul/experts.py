@@ -213,7 +213,8 @@ def _tensor(
         f"const tensor::u16 *const right = (const tensor::u16 *)b + expert * {p.n * p.k};",
         "const KERNEL_finish finish = {y, table};",
     ]
-    body += calls_by_alignment(run, aligned)
+    end = calls_by_alignment(run) if aligned else None
+    body += [] if aligned else [run("KERNEL_gemm", False)]
     launch = LaunchConfig(
         (tiles * columns, 1, 1),
         (t.threads, 1, 1),
@@ -221,7 +222,7 @@ def _tensor(
         min_blocks_per_sm=2 if t.shared * 2 <= shared_limit(target) else 1,
     )
     return cuda_stage(
-        f"experts_{p.pairs}x{p.n}x{p.k}", about(call, f"tensor cores, {t.rows}x{t.columns} a block"), arguments, body, launch, before=before,
+        f"experts_{p.pairs}x{p.n}x{p.k}", about(call, f"tensor cores, {t.rows}x{t.columns} a block"), arguments, body, launch, end=end, before=before,
         parts=parts_of(p.act, "gemm"), flops=p.flops, bytes=p.read_bytes,
     )  # fmt: skip
 

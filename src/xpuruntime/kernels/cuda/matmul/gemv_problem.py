@@ -13,7 +13,7 @@ from ...portable.text import ACTIVATIONS
 from ...spec.linear import LinearLayer
 from ...spec.matmul import product_of
 from ..heavy import about, argument, bytes_of, c_bool, constants, in_chunks
-from ..launch import Argument, LaunchConfig, cuda_stage
+from ..launch import Argument, ByAlignment, LaunchConfig, cuda_stage
 from .text import arguments_of, element_offset_text, matrices_of, parts_of
 
 __all__ = ["GemvProblem", "gemv_finish", "problem_of_layer", "problem_of_product", "template_stage"]
@@ -140,15 +140,16 @@ def template_stage(
         return f"{template}::run<{struct}>(left, right, {scale}, finish);"
 
     body = [*s.begin, f"const KERNEL_finish finish = {{{', '.join(fields)}}};"]
-    if s.aligned:
-        pointers = " | ".join(f"(uint64_t){n}" for n in ("left", "right", *([scale] if s.scale else [])))
-        body += [f"if (({pointers}) % 16 == 0) {run('KERNEL_gemv')}", f"else {run('KERNEL_unaligned')}"]
+    end = None
+    if s.aligned:  # lines are at multiples of 16 bytes from the buffers' begin
+        buffers = (*(a.name for a in s.arguments[:2]), *([scale] if s.scale else []))
+        end = ByAlignment(buffers, run("KERNEL_gemv"), run("KERNEL_unaligned"))
     else:
         body.append(run("KERNEL_gemv"))
     rows = s.n * (1 + s.gated)
     stem = f"{'norm_' if s.scale else ''}{template}_{s.m * s.count}x{rows}x{s.k}"
     return cuda_stage(
-        f"{stem}_{s.act}" if s.gated else stem, about(call, what), s.arguments, body, launch, before=before, parts=parts_of(s.act, template),
+        f"{stem}_{s.act}" if s.gated else stem, about(call, what), s.arguments, body, launch, end=end, before=before, parts=parts_of(s.act, template),
         waits_itself=True, flops=2 * s.m * s.count * rows * s.k, bytes=bytes_of([*(o.spec for o in call.tensors), call.outputs[0]]),
     )  # fmt: skip
 

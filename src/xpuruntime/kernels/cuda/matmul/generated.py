@@ -24,7 +24,7 @@ from ...spec.matmul import OPS, product_of
 from ...spec.product import Product
 from ..crossovers import crossovers_of
 from ..heavy import REFERENCE_SMS, TAGS, about, bytes_of, c_bool, constants, multiprocessors, shared_limit
-from ..launch import LaunchConfig, cuda_stage
+from ..launch import ByAlignment, LaunchConfig, cuda_stage
 from .fma import FmaConfig, fma_config, fma_launch, fma_lowered, fma_numbers, split_arguments
 from .hopper_gemm import activation_leads, hopper_stage, leads, multiplies
 from .libraries import LIBRARY_ACTS, Cublas, CublasLt
@@ -195,7 +195,8 @@ def tensor_stage(
         )
     else:
         structs[3] = constants("bool", flags | {"B_ALIGNED": "false", "PAIRS": "false"})
-    body += calls_by_alignment(run, fast)
+    end = calls_by_alignment(run) if fast else None
+    body += [] if fast else [run("KERNEL_gemm", False)]
     launch = LaunchConfig(
         (t.blocks(p.m, p.n), 1, p.batches),
         (t.threads, 1, 1),
@@ -203,7 +204,7 @@ def tensor_stage(
         min_blocks_per_sm=2 if t.shared * 2 <= shared_limit(target) else 1,
     )
     return cuda_stage(
-        f"matmul_{p.m}x{p.n}x{p.k}", about(call, f"tensor cores, {t.rows}x{t.columns} a block"), arguments, body, launch,
+        f"matmul_{p.m}x{p.n}x{p.k}", about(call, f"tensor cores, {t.rows}x{t.columns} a block"), arguments, body, launch, end=end,
         before=[*structs, *finish_text(p, arguments, "float")], parts=parts_of(p.act, "gemm"),
         flops=2 * p.batches * p.m * p.n * p.k, bytes=bytes_of([*(o.spec for o in call.tensors), call.outputs[0]]),
     )  # fmt: skip
@@ -231,9 +232,9 @@ def fma_call(
         f"const float *left = a + {offset_text(batch, p.batch, p.a_strides[:lead])};",
         f"const float *right = b + {offset_text(batch, p.batch, p.b_strides[:lead])};",
         f"const KERNEL_finish finish = {{{', '.join(a.name for a in arguments[2:])}}};",
-        *([f"if (((uint64_t)a | (uint64_t)b) % 16 == 0) {run(True)}", "else"] if fast else []),
-        run(False),
+        *([] if fast else [run(False)]),
     ]
+    end = ByAlignment(("a", "b"), run(True), run(False)) if fast else None
     before = [
         "struct KERNEL_sizes {", constants("int", fma_numbers(c, p.m, p.n, p.k)), "};", *finish_text(p, arguments, "float"),
     ]  # fmt: skip
@@ -241,7 +242,7 @@ def fma_call(
     launch = fma_launch(c, p.m, p.n, p.batches, target)
     stage = cuda_stage(
         f"matmul_{p.m}x{p.n}x{p.k}", about(call, f"FMA, {t.rows}x{t.columns} a block, {c.splits} splits"), [*arguments, *split], body, launch,
-        before=before, parts=parts_of(p.act, "fma_gemm"), flops=2 * p.batches * p.m * p.n * p.k,
+        end=end, before=before, parts=parts_of(p.act, "fma_gemm"), flops=2 * p.batches * p.m * p.n * p.k,
         bytes=bytes_of([*(o.spec for o in call.tensors), call.outputs[0]]),
     )  # fmt: skip
     return fma_lowered(c, stage, p.m, p.n, p.batches)

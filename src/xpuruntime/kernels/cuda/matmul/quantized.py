@@ -22,7 +22,7 @@ from ...kernel import Kernel, LoweredCall, NodeCall, Stage
 from ...spec.channel_codes import FP8, INT8, ChannelCodes
 from ...spec.linear import LinearLayer, not_in_blocks, why_not
 from ..heavy import REFERENCE_SMS, TAGS, about, in_chunks, shared_limit
-from ..launch import Argument, LaunchConfig, blocks_for, cuda_stage
+from ..launch import Argument, ByAlignment, LaunchConfig, blocks_for, cuda_stage
 from .gemv_problem import GemvProblem, gemv_finish, problem_of_layer
 from .generated import Generated
 from .libraries import CublasLt
@@ -189,16 +189,16 @@ def product_stage(
     operands = [*dict.fromkeys(x.name for x, *_ in s.terms), "y"]
     given = f"{right}, {norm}, {'nullptr' if form else 'scales'}, finish);"
     before = struct_text(t, config, norm=s.scale is not None, aligned=s.aligned)
-    body = [*begin, f"const KERNEL_finish finish = {{{', '.join(operands)}}};"]
+    body, end = [*begin, f"const KERNEL_finish finish = {{{', '.join(operands)}}};"], None
     if s.aligned:
         before.append(
             "struct KERNEL_unaligned : KERNEL_quantized { static constexpr bool ALIGNED = false; };"
         )
-        pointers = " | ".join(f"(uint64_t){n}" for n in (left, *([norm] if s.scale else [])))
-        body += [
-            f"if (({pointers}) % 16 == 0) quantized::run<KERNEL_quantized>({left}, {given}",
-            f"else quantized::run<KERNEL_unaligned>({left}, {given}",
-        ]
+        end = ByAlignment(
+            (a.name, *([norm] if s.scale else [])),
+            f"quantized::run<KERNEL_quantized>({left}, {given}",
+            f"quantized::run<KERNEL_unaligned>({left}, {given}",
+        )
     else:
         body.append(f"quantized::run<KERNEL_quantized>({left}, {given}")
     launch = LaunchConfig(
@@ -211,7 +211,7 @@ def product_stage(
     return cuda_stage(
         f"{stem}_{s.act}" if s.gated else stem,
         about(call, f"codes of {t.word}{f' in groups of {form.group}' if form else ''}, 16 outputs at a time, by {config.split} warps"),
-        arguments, body, launch, before=[*before, *gemv_finish(s)], parts=parts_of(s.act, "quantized"), waits_itself=True,
+        arguments, body, launch, end=end, before=[*before, *gemv_finish(s)], parts=parts_of(s.act, "quantized"), waits_itself=True,
         flops=2 * layer.m * layer.n * layer.halves * layer.k, bytes=t.spec.size_bytes or 0,
     )  # fmt: skip
 

@@ -15,7 +15,7 @@ from ...kernel import LoweredCall, NodeCall
 from ...spec.linear import LinearLayer
 from ..crossovers import crossovers_of
 from ..heavy import TAGS, about, constants, multiprocessors, shared_limit
-from ..launch import Argument, LaunchConfig, cuda_stage
+from ..launch import Argument, ByAlignment, LaunchConfig, cuda_stage
 from .gemv_problem import gemv_finish, problem_of_layer
 from .quantized_tiles import QuantizedConfig, QuantizedTiles, struct_text, weight_arguments
 from .text import parts_of
@@ -108,15 +108,16 @@ def rows_lowered(call: NodeCall, t: QuantizedTiles, config: RowsConfig) -> Lower
         t, QuantizedConfig(config.rows, config.split, config.stages), norm=False, aligned=s.aligned
     )
     before += [constants("int", {"WARPGROUPS": config.warpgroups, "OUTPUT_TILES": columns}), end]
-    body = [f"const KERNEL_finish finish = {{{', '.join(operands)}}};"]
+    body, branch = [f"const KERNEL_finish finish = {{{', '.join(operands)}}};"], None
     if s.aligned:
         before.append(
             "struct KERNEL_unaligned : KERNEL_quantized { static constexpr bool ALIGNED = false; };"
         )
-        body += [
-            f"if ((uint64_t)a % 16 == 0) quantized_rows::run<KERNEL_quantized>(a, {given}",
-            f"else quantized_rows::run<KERNEL_unaligned>(a, {given}",
-        ]
+        branch = ByAlignment(
+            (a.name,),
+            f"quantized_rows::run<KERNEL_quantized>(a, {given}",
+            f"quantized_rows::run<KERNEL_unaligned>(a, {given}",
+        )
     else:
         body.append(f"quantized_rows::run<KERNEL_quantized>(a, {given}")
     launch = LaunchConfig(
@@ -128,7 +129,7 @@ def rows_lowered(call: NodeCall, t: QuantizedTiles, config: RowsConfig) -> Lower
     stage = cuda_stage(
         f"{t.word}_{layer.m}x{layer.n}x{layer.k}",
         about(call, f"codes of {t.word}{f' in groups of {form.group}' if form else ''}, {config.rows} rows and {config.outputs} outputs at a time"),
-        arguments, body, launch, before=[*before, *gemv_finish(s)], parts=parts_of(s.act, "quantized_rows"), waits_itself=True,
+        arguments, body, launch, end=branch, before=[*before, *gemv_finish(s)], parts=parts_of(s.act, "quantized_rows"), waits_itself=True,
         flops=2 * layer.m * layer.n * layer.k, bytes=t.spec.size_bytes or 0,
     )  # fmt: skip
     tasks = columns * rows if split else 0

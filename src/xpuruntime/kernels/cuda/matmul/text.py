@@ -17,7 +17,7 @@ from ...portable.text import ACTIVATIONS, offset_text
 from ...spec.matmul import product_of
 from ...spec.product import Product, Term, even_stride
 from ..heavy import MAX_BLOCKS_YZ, argument, c_bool, in_chunks
-from ..launch import Argument
+from ..launch import Argument, ByAlignment
 from ..pointwise import NARROW
 
 __all__ = [
@@ -50,16 +50,9 @@ class Matrices:
     b_aligned: bool
 
 
-def calls_by_alignment(run: Callable[[str, bool], str], can_be_aligned: bool) -> list[str]:
+def calls_by_alignment(run: Callable[[str, bool], str]) -> ByAlignment:
     """Return the calls of a tensor-core product: with vector loads where all buffers are aligned, else without. ``run(struct, aligned)`` is a call."""
-    if not can_be_aligned:
-        return [run("KERNEL_gemm", False)]
-    return [
-        "if (((uint64_t)a | (uint64_t)b | (uint64_t)y) % 16 == 0)",
-        f"    {run('KERNEL_gemm', True)}",
-        "else",
-        f"    {run('KERNEL_unaligned', False)}",
-    ]
+    return ByAlignment(("a", "b", "y"), run("KERNEL_gemm", True), run("KERNEL_unaligned", False))
 
 
 def matrices_of(p: Product, dtype: DType) -> Matrices | None:

@@ -1,7 +1,7 @@
 """ONNX's Fourier transforms in double, with a table of sines and cosines.
 
-A CPU thread computes whole lines by factors of their length (Stockham's order): n * (sum of factors) products per line. A GPU thread computes
-one element by its definition. That is enough for the lengths that models use as layers. Longer signals are refused.
+A CPU thread computes whole lines by factors of their length (Stockham's order): n * (sum of factors) products per line. Lines of even length that
+are real before or behind the transform are complex ones of half the length. A GPU thread computes one element by its definition. That is enough for the lengths that models use as layers. Longer signals are refused.
 """
 
 from __future__ import annotations
@@ -30,6 +30,23 @@ def _trig_tables(n: int) -> list[str]:
         f"  const double angle = {number(2 * math.pi)} * k / {n};",
         "  cosine[k] = cos(angle), sine[k] = sin(angle);",
         "}",
+    ]
+
+
+def _tables_in_vectors(n: int) -> list[str]:
+    """Return ``_trig_tables`` by vectors."""
+    first, _, *loop = _trig_tables(n)
+    return [
+        first,
+        "constexpr int LANES = VECTOR_BYTES / 8;",
+        "int64_t known = 0;",
+        f"for (; known + LANES <= {n}; known += LANES) {{",
+        "  vec<double, LANES> angle;",
+        f"  for (int l = 0; l < LANES; ++l) angle[l] = {number(2 * math.pi)} * (known + l) / {n};",
+        "  store<LANES>(cosine + known, cos(angle)), store<LANES>(sine + known, sin(angle));",
+        "}",
+        f"for (int64_t k = known; k < {n}; ++k) {{",
+        *loop,
     ]
 
 
@@ -64,32 +81,67 @@ _LINE = (
 """The line of a task and the next step of it, behind the tables."""
 
 
-def _transform(n: int, sign: str) -> list[str]:
+def _transform(n: int, sign: str, each: int = 1) -> list[str]:
     """Return the steps that replace a line by its transform: one per factor, which multiplies parts of the line by a small matrix.
 
-    length: of the transforms that are left; stride: how many there are, element by element.
+    length: of the transforms that are left; stride: how many there are, element by element. each: entries of the tables from an angle to the next.
     """
     body, length, stride = [], n, 1
     for factor in _factors(n):
         rest = length // factor
-        step = _step_by_4 if factor == 4 else _step
-        body += [*step(n, factor, rest, stride, sign), _SWAP]
+        step = _STEPS.get(factor, _step)
+        body += [*step(n, factor, rest, stride, sign, each), _SWAP]
         length, stride = rest, stride * factor
     return body
+
+
+def _real_transform(n: int, count: int) -> list[str]:
+    """Return the steps that replace n real numbers by ``count`` elements of their transform, at least half of them: pairs of them are complex numbers, whose transform has those of both."""
+    half = n // 2
+    return [
+        f"for (int64_t k = 0; k < {half}; ++k) next_re[k] = re[2 * k], next_im[k] = re[2 * k + 1];",
+        _SWAP,
+        *_transform(half, "-", 2),
+        f"for (int64_t k = 0; k <= {half}; ++k) {{",
+        f"  const int64_t i = k == {half} ? 0 : k, j = k ? {half} - k : 0;",
+        "  const double a = (re[i] + re[j]) * 0.5, b = (im[i] - im[j]) * 0.5, c = (im[i] + im[j]) * 0.5, d = (re[j] - re[i]) * 0.5;",
+        "  next_re[k] = a + (cosine[k] * c + sine[k] * d), next_im[k] = b + (cosine[k] * d - sine[k] * c);",
+        "}",
+        f"for (int64_t k = {half + 1}; k < {count}; ++k) next_re[k] = next_re[{n} - k], next_im[k] = -next_im[{n} - k];",
+        _SWAP,
+    ]
+
+
+def _inverse_to_real(n: int) -> list[str]:
+    """Return the steps that replace half a line and its middle by the n real numbers whose transform they are, times n."""
+    half = n // 2
+    return [
+        f"for (int64_t k = 0; k < {half}; ++k) {{",
+        f"  const double a = re[k] - re[{half} - k], b = im[k] + im[{half} - k];",
+        f"  next_re[k] = re[k] + re[{half} - k] - (a * sine[k] + b * cosine[k]);",
+        f"  next_im[k] = im[k] - im[{half} - k] + (a * cosine[k] - b * sine[k]);",
+        "}",
+        _SWAP,
+        *_transform(half, "", 2),
+        f"for (int64_t k = 0; k < {half}; ++k) next_re[2 * k] = re[k], next_re[2 * k + 1] = im[k];",
+        f"for (int64_t k = 0; k < {n}; ++k) next_im[k] = 0;",
+        _SWAP,
+    ]
 
 
 _SWAP = "{ double *const r = re, *const i = im; re = next_re, im = next_im, next_re = r, next_im = i; }"
 
 
-def _step(n: int, factor: int, rest: int, stride: int, sign: str) -> list[str]:
+def _step(n: int, factor: int, rest: int, stride: int, sign: str, each: int) -> list[str]:
     return [
         f"for (int64_t p = 0; p < {rest}; ++p)",
         f"  for (int64_t v = 0; v < {factor}; ++v) {{",
         f"    double c[{factor}], s[{factor}];",
         f"    for (int64_t u = 0; u < {factor}; ++u) {{",
         f"      const int64_t phase = (u * v % {factor} * {n // factor} + p * v * {stride}) % {n};",
-        f"      c[u] = cosine[phase], s[u] = {sign}sine[phase];",
+        f"      c[u] = cosine[{each} * phase], s[u] = {sign}sine[{each} * phase];",
         "    }",
+        "    #pragma GCC ivdep",
         f"    for (int64_t q = 0; q < {stride}; ++q) {{",
         "      double a = 0, b = 0;",
         f"      for (int64_t u = 0; u < {factor}; ++u) {{",
@@ -104,7 +156,7 @@ def _step(n: int, factor: int, rest: int, stride: int, sign: str) -> list[str]:
     ]
 
 
-def _step_by_4(n: int, factor: int, rest: int, stride: int, sign: str) -> list[str]:
+def _step_by_4(n: int, factor: int, rest: int, stride: int, sign: str, each: int) -> list[str]:
     """Return the step of a factor of 4, whose matrix has only 1, -1, i and -i."""
     plus, minus = ("+", "-") if sign else ("-", "+")
     parts = [
@@ -118,12 +170,15 @@ def _step_by_4(n: int, factor: int, rest: int, stride: int, sign: str) -> list[s
         ("a0 + a2 - (a1 + a3)", "b0 + b2 - (b1 + b3)"),
         (f"a0 - a2 {minus} (b1 - b3)", f"b0 - b2 {plus} (a1 - a3)"),
     )
+    loops = ("", "#pragma GCC ivdep") if stride > 1 else ("#pragma GCC ivdep", "")
     body = [
+        loops[0],
         f"for (int64_t p = 0; p < {rest}; ++p) {{",
         *(
-            f"  const double c{v} = cosine[p * {v * stride}], s{v} = {sign}sine[p * {v * stride}];"
+            f"  const double c{v} = cosine[p * {v * stride * each}], s{v} = {sign}sine[p * {v * stride * each}];"
             for v in (1, 2, 3)
         ),
+        f"  {loops[1]}",
         f"  for (int64_t q = 0; q < {stride}; ++q) {{",
         f"    const int64_t at = q + {stride} * p, to = q + {4 * stride} * p;",
         *(f"    {part}" for part in parts),
@@ -138,11 +193,31 @@ def _step_by_4(n: int, factor: int, rest: int, stride: int, sign: str) -> list[s
     return [*body, "  }", "}"]
 
 
+def _step_by_2(n: int, factor: int, rest: int, stride: int, sign: str, each: int) -> list[str]:
+    """Return the step of a factor of 2: a sum and a difference."""
+    return [
+        f"for (int64_t p = 0; p < {rest}; ++p) {{",
+        f"  const double c = cosine[p * {stride * each}], s = {sign}sine[p * {stride * each}];",
+        "  #pragma GCC ivdep",
+        f"  for (int64_t q = 0; q < {stride}; ++q) {{",
+        f"    const int64_t at = q + {stride} * p, to = q + {2 * stride} * p;",
+        f"    const double a = re[at] - re[at + {rest * stride}], b = im[at] - im[at + {rest * stride}];",
+        f"    next_re[to] = re[at] + re[at + {rest * stride}], next_im[to] = im[at] + im[at + {rest * stride}];",
+        f"    next_re[to + {stride}] = a * c - b * s, next_im[to + {stride}] = a * s + b * c;",
+        "  }",
+        "}",
+    ]
+
+
+_STEPS = {2: _step_by_2, 4: _step_by_4}
+"""Steps of factors whose matrix has only 1, -1, i and -i."""
+
+
 def _lines(n: int, body: Sequence[str], tasks: int) -> TaskText:
     return TaskText(
         body,
         tasks,
-        _trig_tables(n),
+        _tables_in_vectors(n),
         per=4 * n * max(1, sum(_factors(n))),
         scratch_bytes=48 * n,
         parts=frozenset({"trig"}),
@@ -168,7 +243,13 @@ def _dft_lines(call: NodeCall) -> TaskText:
     ]
     if half:
         body += [f"  if (k == 0 || 2 * k == {n}) im[k] = 0;", f"  else re[{n} - k] = re[k], im[{n} - k] = -im[k];"]  # fmt: skip
-    body += ["}", *_transform(n, "" if a["inverse"] else "-"), f"for (int64_t k = 0; k < {y.shape[dim]}; ++k) {{"]  # fmt: skip
+    if half and n % 2 == 0 and y.shape[last] == 1:
+        steps = _inverse_to_real(n)
+    elif not a["inverse"] and n % 2 == 0 and x.shape[last] == 1:
+        steps = _real_transform(n, y.shape[dim])
+    else:
+        steps = _transform(n, "" if a["inverse"] else "-")
+    body += ["}", *steps, f"for (int64_t k = 0; k < {y.shape[dim]}; ++k) {{"]
     scale = f" / {n}" if a["inverse"] else ""
     for part, value in enumerate(("re[k]", "im[k]")[: y.shape[last]]):
         body.append(f"  store<1>({address(y, [*at, str(part)])}, convert<{kind}>({value}{scale}));")
@@ -215,7 +296,11 @@ def _stft_lines(call: NodeCall) -> TaskText:
         f"  const double w = {frame.weight};",
         f"  re[k] = w * {frame.real}, im[k] = w * {frame.imag};",
         "}",
-        *_transform(n, "-"),
+        *(
+            _real_transform(n, y.shape[2])
+            if n % 2 == 0 and whole(call, 0).shape[2] == 1
+            else _transform(n, "-")
+        ),
         f"for (int64_t k = 0; k < {y.shape[2]}; ++k) {{",
         f"  store<1>({address(y, ['i0', 'i1', 'k', '0'])}, convert<{kind}>(re[k]));",
         f"  store<1>({address(y, ['i0', 'i1', 'k', '1'])}, convert<{kind}>(im[k]));",

@@ -18,7 +18,6 @@ from ....codegen.loops.combine import bits_of
 from ....codegen.loops.points import address, number, storage, table, unravel
 from ....decisions import Reason, Support
 from ....ir.interp import resize as meaning
-from ....ir.interp.numbers import Array
 from ....types import DType
 from ...kernel import NodeCall
 from ...spec.support import FLOATS, NUMBERS, computes, first, refuse
@@ -31,19 +30,63 @@ __all__ = ["KERNELS"]
 class _Axis:
     """One resized dim.
 
-    start:   per output position, the first input position.
-    weights: per output position, the weights from there on.
+    size:    of the input.
+    start:   per output position, the first input position; those outside the input read its border.
+    counts:  per output position, the taps that are read.
+    weights: per output position, the weights of the taps, and zeros up to the largest count.
     outside: per output position, whether it is outside the input, and gets the extrapolation value.
     """
 
     dim: int
+    size: int
     start: tuple[int, ...]
+    counts: tuple[int, ...]
     weights: tuple[tuple[float, ...], ...]
     outside: tuple[bool, ...]
 
     @property
     def taps(self) -> int:
-        return len(self.weights[0]) if self.weights else 1
+        return max(self.counts, default=1)
+
+    @property
+    def ragged(self) -> bool:
+        return any(count != self.taps for count in self.counts)
+
+    @property
+    def inside(self) -> tuple[int, int]:
+        """The first output position whose taps are all inside the input, and the one after the last."""
+        at = [
+            i
+            for i, (start, count) in enumerate(zip(self.start, self.counts, strict=True))
+            if start >= 0 and start + count <= self.size
+        ]
+        return (at[0], at[-1] + 1) if at else (0, 0)
+
+    @property
+    def crosses(self) -> bool:
+        """True if a tap is outside the input."""
+        return self.inside != (0, len(self.start))
+
+    def tables(self, sum_type: str) -> list[str]:
+        """Return the declarations of an interpolation's tables."""
+        places = [min(max(s + k, 0), self.size - 1) for k in range(self.taps) for s in self.start]
+        return [
+            table(sum_type, f"share{self.dim}", [w for row in self.weights for w in row]),
+            *([table("int32_t", f"count{self.dim}", self.counts)] if self.ragged else []),
+            table("int32_t", f"start{self.dim}", self.start),
+            *([table("int32_t", f"place{self.dim}", places)] if self.crosses else []),
+        ]
+
+    def loop(self, k: str, *, border: bool) -> list[str]:
+        """Return the head of a loop over the taps of a position, with the tap's input position ``t``."""
+        d = self.dim
+        count = f"count{d}[i{d}]" if self.ragged else str(self.taps)
+        place = (
+            f"place{d}[{k} * {len(self.start)} + i{d}]"
+            if border and self.crosses
+            else f"start{d}[i{d}] + {k}"
+        )
+        return [f"for (int64_t {k} = 0; {k} < {count}; ++{k}) {{", f"const int64_t t{d} = {place};"]
 
 
 def _axes(call: NodeCall) -> list[_Axis]:
@@ -64,24 +107,28 @@ def _axes(call: NodeCall) -> list[_Axis]:
             positions = meaning._COORDINATES[a["coordinates"]](at, scale, old, out)
         if a["mode"] == "nearest":
             nearest = np.clip(meaning._NEAREST[a["nearest"]](positions), 0, max(old - 1, 0)).astype(np.int64)
-            axes.append(_Axis(dim, tuple(nearest.tolist()), ((1.0,),) * out, tuple(outside.tolist())))
+            once = (1,) * out
+            axes.append(
+                _Axis(dim, old, tuple(nearest.tolist()), once, ((1.0,),) * out, tuple(outside.tolist()))
+            )
             continue
         shrink = min(scale, 1.0) if a["antialias"] else 1.0
         kernel, reach = meaning._KERNELS[a["mode"]](a["cubic_a"])
-        taps = meaning._taps(positions, old, kernel, reach, shrink, a["exclude_outside"])
-        matrix = meaning._weights(old, *taps)
-        axes.append(_Axis(dim, *_banded(matrix), tuple(outside.tolist())))
+        taps = meaning.taps_of(positions, old, kernel, reach, shrink, a["exclude_outside"])
+        axes.append(_Axis(dim, old, *_runs(taps, old), tuple(outside.tolist())))
     return axes
 
 
-def _banded(matrix: Array) -> tuple[tuple[int, ...], tuple[tuple[float, ...], ...]]:
-    """Return the rows of a band matrix as start positions and equally long runs of weights."""
-    used = [np.flatnonzero(row) for row in matrix]
-    width = max((int(u[-1] - u[0]) + 1 for u in used if u.size), default=1)
-    start = [min(int(u[0]) if u.size else 0, matrix.shape[1] - width) for u in used]
-    return tuple(start), tuple(
-        tuple(row[s : s + width].tolist()) for row, s in zip(matrix, start, strict=True)
-    )
+def _runs(
+    taps: meaning.Taps, size: int
+) -> tuple[tuple[int, ...], tuple[int, ...], tuple[tuple[float, ...], ...]]:
+    """Return the first positions of the taps that are read, their numbers, and their weights in rows of equal length."""
+    first, counts = taps.read.argmax(axis=1), taps.read.sum(axis=1)
+    width = int(counts.max(initial=1))
+    rows = np.arange(len(counts))
+    start = np.clip(taps.steps[rows, first], -width, size).astype(np.int64)  # all of them read the border
+    share = np.pad(taps.share, ((0, 0), (0, width)))[rows[:, None], first[:, None] + np.arange(width)]
+    return tuple(start.tolist()), tuple(counts.tolist()), tuple(tuple(row) for row in share.tolist())
 
 
 def _resize(call: NodeCall) -> TaskText:
@@ -95,9 +142,7 @@ def _resize(call: NodeCall) -> TaskText:
     others = [d for d in range(rank) if d != inner]
     head, body = [], []
     for axis in axes:
-        head.append(table("int32_t", f"start{axis.dim}", axis.start))
-        if not nearest:
-            head.append(table(sum_type, f"share{axis.dim}", [w for row in axis.weights for w in row]))
+        head += [table("int32_t", f"start{axis.dim}", axis.start)] if nearest else axis.tables(sum_type)
         if any(axis.outside):
             # volatile: as constants, they crash NVVM of CUDA 13.0 and 13.3 if the same text has a byte copy.
             head.append(table("volatile bool", f"outside{axis.dim}", axis.outside))
@@ -105,36 +150,60 @@ def _resize(call: NodeCall) -> TaskText:
     body += [*split, *(f"const int64_t i{d} = r{i};" for i, d in enumerate(others))]
     if nearest and (run := _nearest_run(x, y, axes, inner)):
         return TaskText([*body, run], math.prod(y.shape[d] for d in others), head, per=y.shape[inner])
-    body.append(f"for (int64_t i{inner} = 0; i{inner} < {y.shape[inner]}; ++i{inner}) {{")
+    skip = []
     out = " || ".join(f"outside{a.dim}[i{a.dim}]" for a in axes if any(a.outside))
-    extrapolation = call.attrs["extrapolation_value"]
     if out:
-        fill = bits_of(extrapolation, dtype)
-        kind = f"uint{dtype.bits}_t"
-        body.append(f"  if ({out}) {{ *({kind} *)({address(y, names)}) = ({kind}){fill}; continue; }}")
-    at = list(names)
-    for axis in axes:
-        at[axis.dim] = f"start{axis.dim}[i{axis.dim}]"
+        fill, kind = bits_of(call.attrs["extrapolation_value"], dtype), f"uint{dtype.bits}_t"
+        skip = [f"if ({out}) {{ *({kind} *)({address(y, names)}) = ({kind}){fill}; continue; }}"]
+    line = f"for (int64_t i{inner} = 0; i{inner} < {y.shape[inner]}; ++i{inner}) {{"
     if nearest:
-        body += [f"  *({address(y, names)}) = *({address(x, at)});", "}"]
+        at = list(names)
+        for axis in axes:
+            at[axis.dim] = f"start{axis.dim}[i{axis.dim}]"
+        body += [line, *skip, f"*({address(y, names)}) = *({address(x, at)});", "}"]
         return TaskText(body, math.prod(y.shape[d] for d in others), head, per=y.shape[inner])
-    body.append(f"  {sum_type} total0 = 0;")
-    blended = axes[::-1]  # The first dim is summed first, as in the reference, so that ties round alike.
-    for depth, axis in enumerate(blended):
-        body.append(f"  for (int64_t k{depth} = 0; k{depth} < {axis.taps}; ++k{depth}) {{")
-        if depth + 1 < len(blended):
-            body.append(f"  {sum_type} total{depth + 1} = 0;")
-        at[axis.dim] = f"(start{axis.dim}[i{axis.dim}] + k{depth})"
-    deepest = len(blended) - 1
-    for depth, axis in reversed(list(enumerate(blended))):
-        value = f"({sum_type})load<1>({address(x, at)})" if depth == deepest else f"total{depth + 1}"
-        body.append(f"  total{depth} += share{axis.dim}[i{axis.dim} * {axis.taps} + k{depth}] * {value};")
-        body.append("  }")
-    if not blended:
-        body.append(f"  total0 = ({sum_type})load<1>({address(x, names)});")
-    body += [f"  {_store(address(y, names), 'total0', dtype)}", "}"]
+    store = _store(address(y, names), "total0", dtype)
+    inside = [*skip, *_blend(x, axes, sum_type, border=False), store]
+    if any(a.crosses for a in axes):
+        beyond = [f"i{a.dim} < {a.inside[0]} || i{a.dim} >= {a.inside[1]}" for a in axes if a.dim != inner]
+        low, high = next((a.inside for a in axes if a.dim == inner), (0, y.shape[inner]))
+        body += [
+            f"const bool border = {' || '.join(beyond) or 'false'};",
+            f"const int64_t low = border ? {y.shape[inner]} : {low}, high = border ? {y.shape[inner]} : {high};",
+            line,
+            f"if (i{inner} == low) {{  // in vectors",
+            f"for (; i{inner} < high; ++i{inner}) {{",
+            *inside,
+            "}",
+            f"if (i{inner} == {y.shape[inner]}) break;",
+            "}",
+            *skip,
+            *_blend(x, axes, sum_type, border=True),
+            store,
+            "}",
+        ]
+    else:
+        body += [line, *inside, "}"]
     per = y.shape[inner] * math.prod(a.taps for a in axes)
     return TaskText(body, math.prod(y.shape[d] for d in others), head, per=per, parts=frozenset({"arith"}))
+
+
+def _blend(x: Box, axes: Sequence[_Axis], sum_type: str, *, border: bool) -> list[str]:
+    """Return lines that compute the sum of the taps of a position, ``total0``. Taps outside the input are read where there is a border."""
+    at = [f"i{d}" for d in range(len(x.shape))]
+    blended = axes[::-1]  # The first dim is summed first, as in the reference, so that ties round alike.
+    lines = [f"{sum_type} total0 = 0;"]
+    for depth, axis in enumerate(blended):
+        lines += axis.loop(f"k{depth}", border=border)
+        if depth + 1 < len(blended):
+            lines.append(f"{sum_type} total{depth + 1} = 0;")
+        at[axis.dim] = f"t{axis.dim}"
+    for depth, axis in reversed(list(enumerate(blended))):
+        value = f"({sum_type})load<1>({address(x, at)})" if depth == len(blended) - 1 else f"total{depth + 1}"
+        lines += [f"total{depth} += share{axis.dim}[i{axis.dim} * {axis.taps} + k{depth}] * {value};", "}"]
+    if not blended:
+        lines.append(f"total0 = ({sum_type})load<1>({address(x, at)});")
+    return lines
 
 
 _MAX_REPEATS = 8
@@ -168,9 +237,9 @@ def _resize_pack(call: NodeCall) -> TaskText:
     sum_type = "float" if dtype in FLOATS - {DType.FLOAT64} else "double"
     width = _pack_width(x, y, axes, order[-1], dtype)
     names = [f"i{d}" for d in range(len(order))]
-    head = [table("int32_t", f"start{a.dim}", a.start) for a in axes]
-    if not nearest:
-        head += [table(sum_type, f"share{a.dim}", [w for row in a.weights for w in row]) for a in axes]
+    head = []
+    for a in axes:
+        head += [table("int32_t", f"start{a.dim}", a.start)] if nearest else a.tables(sum_type)
     # volatile: see _resize
     head += [table("volatile bool", f"outside{a.dim}", a.outside) for a in axes if any(a.outside)]
     packs = [*(y.shape[d] for d in order[:-1]), y.shape[order[-1]] // width]
@@ -193,9 +262,8 @@ def _resize_pack(call: NodeCall) -> TaskText:
     body += [f"const bool whole = {aligned};", f"{sum_type} total0[{width}] = {{}};"]
     blended = axes[::-1]
     for depth, axis in enumerate(blended):
-        body.append(f"for (int64_t k{depth} = 0; k{depth} < {axis.taps}; ++k{depth}) {{")
-        body.append(f"{sum_type} total{depth + 1}[{width}] = {{}};")
-        source[axis.dim] = f"(start{axis.dim}[i{axis.dim}] + k{depth})"
+        body += [*axis.loop(f"k{depth}", border=True), f"{sum_type} total{depth + 1}[{width}] = {{}};"]
+        source[axis.dim] = f"t{axis.dim}"
     lanes = f"#pragma unroll\nfor (int u = 0; u < {width}; ++u)"
     deepest = len(blended)
     body += [
@@ -372,39 +440,53 @@ def _positions(space: Sequence[int], *strides: Sequence[int]) -> tuple[list[str]
     return unravel(space, "p", "r"), [f"r{d}" for d in range(len(space))]
 
 
-def _vector_taps(call: NodeCall, index: str, sum_type: str) -> list[str]:
-    """Return lines that compute the taps of positions from ``u`` on: offsets, -1 outside of the image, and weights."""
-    x, a, n = whole(call, 0), call.attrs, call.tensor(0).spec.rank - 2
+def _tap_loops(call: NodeCall, kind: str, numbers: Sequence[str], before: str = "") -> list[str]:
+    """Return lines that open a loop over the taps of each dim: their positions ``t``, and for all dims up to it ``w``, the product of the
+    weights, and ``inside``. NaN and infinite positions have no tap inside; their weights are NaN.
+
+    kind: double, or a vector of it; numbers: the grid's numbers of each dim; before: a line before each loop.
+    """
+    x, a = whole(call, 0), call.attrs
     mode, (low, high) = a["mode"], _reach(a["mode"])
-    how = f"{_PADS[a['padding_mode']]}, {'true' if a['align_corners'] else 'false'}"
-    lines = ["typedef vec<double, D_LANES> D;"]
-    for d in range(n):
+    pad, aligned = _PADS[a["padding_mode"]], "true" if a["align_corners"] else "false"
+    lines = []
+    for d, value in enumerate(numbers):
         size = x.shape[2 + d]
-        unnormalized = f"unnormalized<{how.split(', ')[1]}>(load<D_LANES>(g[{d}] + u), {size})"
-        placed = unnormalized if mode == "cubic" else f"padded<{how}>({unnormalized}, {size})"
-        lines.append(f"const D a{d} = {placed}, low{d} = {'rint' if mode == 'nearest' else 'floor'}(a{d});")
-    for d in range(n):
+        unnormalized = f"unnormalized<{aligned}>({value}, {size})"
+        placed = unnormalized if mode == "cubic" else f"padded<{pad}, {aligned}>({unnormalized}, {size})"
+        nearest = "rint" if mode == "nearest" else "floor"
+        lines.append(f"const {kind} a{d} = {placed}, low{d} = {nearest}(a{d});")
+    for d in range(len(numbers)):
         size = x.shape[2 + d]
-        tap = (
-            f"padded<{how}>((D)(low{d} + (double)k{d}), {size})"
-            if mode == "cubic"
-            else f"low{d} + (double)k{d}"
-        )
+        at = f"low{d} + (double)k{d}"
+        tap = f"padded<{pad}, {aligned}>(({kind})({at}), {size})" if mode == "cubic" else at
         # From the fraction: beyond 2^53 all taps of a position are one number.
         kernel = "keys" if mode == "cubic" else "triangle"
-        weight = "splat<D>(1)" if mode == "nearest" else f"{kernel}((D)((double)k{d} - (a{d} - low{d})))"
+        weight = (
+            f"splat<{kind}>(1)"
+            if mode == "nearest"
+            else f"{kernel}(({kind})((double)k{d} - (a{d} - low{d})))"
+        )
         lines += [
-            f"#pragma GCC unroll {high - low}",
+            *([before] if before else []),
             f"for (int k{d} = {low}; k{d} < {high}; ++k{d}) {{",
-            f"  const D t{d} = {tap}, w{d} = {f'w{d - 1} * ' if d else ''}{weight};",
-            f"  const auto inside{d} = {f'inside{d - 1} & ' if d else ''}(t{d} >= 0) & (t{d} <= {x.shape[2 + d] - 1}.0);",
+            f"  const {kind} t{d} = {tap}, w{d} = {f'w{d - 1} * ' if d else ''}{weight};",
+            f"  const auto inside{d} = {f'inside{d - 1} & ' if d else ''}(t{d} >= 0) & (t{d} <= {size - 1}.0);",
         ]
+    return lines
+
+
+def _vector_taps(call: NodeCall, index: str, sum_type: str) -> list[str]:
+    """Return lines that compute the taps of positions from ``u`` on: offsets, -1 outside of the image, and weights."""
+    x, n = whole(call, 0), call.tensor(0).spec.rank - 2
+    low, high = _reach(call.attrs["mode"])
+    numbers = [f"load<D_LANES>(g[{d}] + u)" for d in range(n)]
     offset = " + ".join(f"t{d} * {x.strides[2 + d]}.0" for d in range(n))
     k = " + ".join(f"(k{d} - {low}) * {(high - low) ** (n - 1 - d)}" for d in range(n))
     weight, inside = f"w{n - 1}", f"inside{n - 1}"
-    # NaN and infinite positions have no tap inside; their weights are NaN.
     return [
-        *lines,
+        "typedef vec<double, D_LANES> D;",
+        *_tap_loops(call, "D", numbers, f"#pragma GCC unroll {high - low}"),
         f"  const auto read = {inside} | ({weight} != {weight});",
         f"  const D offset = select({inside}, (D)({offset}), select(read, splat<D>(0), splat<D>(-1)));",
         f"  store<D_LANES>(at[{k}] + u, raw<{index}>(offset));",
@@ -429,7 +511,7 @@ def _grid_sample_channels(call: NodeCall) -> TaskText:
     body = [
         f"const int64_t position = {split[0]}, group = {split[1]};",
         f"int64_t at[{max_taps}], taps; double share[{max_taps}];",
-        *_places(call, "at", "share", "taps", "position"),
+        *_places(call, "position"),
         f"for (int64_t c = group; c < {channels}; c += {groups}) {{",
         "  double total = 0;",
         f"  for (int64_t k = 0; k < taps; ++k) total += (double)load<1>({x.arg} + at[k] + c * {x.strides[1]}) * share[k];",
@@ -456,43 +538,25 @@ def _taps(call: NodeCall) -> int:
     return int((high - low) ** (call.tensor(0).spec.rank - 2))
 
 
-def _places(call: NodeCall, at: str, weights: str, taps: str, position: str = "task") -> list[str]:
-    """Return lines that compute the taps of a grid position: the offsets and weights of those inside the image, and their number."""
-    x, grid, y, a = whole(call, 0), whole(call, 1), result(call), call.attrs
-    n, mode, aligned = len(x.shape) - 2, a["mode"], "true" if a["align_corners"] else "false"
-    pad = _PADS[a["padding_mode"]]
-    index_names = [f"i{d}" for d in range(n + 1)]
-    lines = unravel((y.shape[0], *y.shape[2:]), position)
-    for d in range(n):
-        size = x.shape[2 + d]
-        grid_value = address(grid, [*index_names, str(n - 1 - d)]) if grid.strides[-1] else grid.arg
-        lines.append(f"double a{d} = unnormalized<{aligned}>((double)load<1>({grid_value}), {size});")
-        if mode != "cubic":
-            lines.append(f"a{d} = padded<{pad}, {aligned}>(a{d}, {size});")
-    lines.append(f"{taps} = 0;")
-    low, high = _reach(mode)
-    for d in range(n):
-        size, before = x.shape[2 + d], f"w{d - 1} * " if d else ""
-        if mode == "nearest":
-            lines.append(f"{{ const double t{d} = rint(a{d}), w{d} = 1;")
-            continue
-        # From the fraction: beyond 2^53 all taps of a position are one number.
-        weight = f"{'keys' if mode == 'cubic' else 'triangle'}(k{d} - (a{d} - floor(a{d})))"
-        tap = f"padded<{pad}, {aligned}>(tap{d}, {size})" if mode == "cubic" else f"tap{d}"
-        lines += [
-            f"for (int k{d} = {low}; k{d} < {high}; ++k{d}) {{",
-            f"  const double tap{d} = floor(a{d}) + k{d}, w{d} = {before}{weight}, t{d} = {tap};",
-        ]
-    inside = " && ".join(f"t{d} >= 0 && t{d} <= {x.shape[2 + d] - 1}" for d in range(n))
-    where = address(x, [index_names[0], "0", *(f"(int64_t)t{d}" for d in range(n))])
-    lines.append(f"  if ({inside}) {{ {at}[{taps}] = {where} - {x.arg}; {weights}[{taps}++] = w{n - 1}; }}")
-    if mode != "nearest" and pad == 0:  # NaN and infinite positions have no tap inside; their weights are NaN
-        corner = address(x, [index_names[0], *["0"] * (n + 1)])
-        weight = f"w{n - 1}"
-        lines.append(
-            f"  else if ({weight} != {weight}) {{ {at}[{taps}] = {corner} - {x.arg}; {weights}[{taps}++] = {weight}; }}"
-        )
-    return [*lines, "}" * n]
+def _places(call: NodeCall, position: str) -> list[str]:
+    """Return lines that compute the ``taps`` of a grid position that are read: the offsets ``at`` and weights ``share``."""
+    x, grid, y = whole(call, 0), whole(call, 1), result(call)
+    n = len(x.shape) - 2
+    names = [f"i{d}" for d in range(n + 1)]
+    numbers = [f"(double)load<1>({address(grid, [*names, str(n - 1 - d)])})" for d in range(n)]
+    image = address(x, [names[0], *["0"] * (n + 1)])
+    offset = " + ".join(f"(int64_t)t{d} * {x.strides[2 + d]}" for d in range(n))
+    weight, inside = f"w{n - 1}", f"inside{n - 1}"
+    return [
+        *unravel((y.shape[0], *y.shape[2:]), position),
+        "taps = 0;",
+        *_tap_loops(call, "double", numbers),
+        f"  if ({inside} || {weight} != {weight}) {{",
+        f"    at[taps] = {image} - {x.arg} + ({inside} ? {offset} : 0);",
+        f"    share[taps++] = {weight};",
+        "  }",
+        "}" * n,
+    ]
 
 
 def _affine_grid(call: NodeCall) -> TaskText:
