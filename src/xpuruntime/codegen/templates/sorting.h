@@ -48,7 +48,7 @@ template <bool DOWN, class K> INLINE uint32_t ordered(K key) {
 static const uint64_t *sort_words(uint64_t *from, uint64_t *to, int64_t n) {
     constexpr int64_t RUN = 16;
     n = (n + RUN - 1) / RUN * RUN;
-    for (int64_t low = 0; low < n; low += RUN) {  // each word goes behind those that are smaller
+    for (int64_t low = 0; low < n; low += RUN) {  // the place of a word is the number of smaller ones
         int64_t place[RUN];
         for (int64_t i = 0; i < RUN; ++i) {
             const uint64_t word = from[low + i];
