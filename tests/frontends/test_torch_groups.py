@@ -56,6 +56,28 @@ def test_places_among_boundaries_are_pytorch_s(right: bool) -> None:
     same(partial(torch.bucketize, right=right), x, bounds[:0])
 
 
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("right", [False, True])
+@pytest.mark.parametrize("count", [65, 127, 128, 300])
+def test_many_boundaries_are_bisected(count: int, right: bool) -> None:
+    """Equal ones, infinite ones and NaN among them, and unsorted ones, whose places depend on the steps of PyTorch's search."""
+    draw = torch.Generator().manual_seed(count)
+    bounds = (torch.randn(count, generator=draw) * 8).round().sort().values
+    bounds[0], bounds[-4:] = -inf, torch.tensor([inf, inf, nan, nan])
+    x = torch.cat([bounds, bounds + 0.5, torch.randn(31, generator=draw)])
+    search = partial(torch.searchsorted, right=right)
+    same(search, bounds, x, others=[(torch.randn(count, generator=draw), x)])
+    same(partial(torch.bucketize, right=right, out_int32=True), x.reshape(1, -1, 1), bounds)
+    same(search, torch.arange(count) * 3, torch.randint(-9, 3 * count, (4, 9), generator=draw))
+    rows = torch.stack([bounds, torch.randn(count, generator=draw)])
+    same(search, rows, torch.randn(2, 40, generator=draw))
+    same(
+        lambda b, v: torch.searchsorted(b, v, sorter=b.argsort(-1), right=right),
+        rows,
+        torch.stack([x[:10], x[-10:]]),
+    )
+
+
 def test_every_row_has_boundaries_of_its_own() -> None:
     draw = torch.Generator().manual_seed(3)
     bounds = torch.randn(2, 3, 6, generator=draw).sort(-1).values

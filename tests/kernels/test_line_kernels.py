@@ -55,6 +55,12 @@ def test_sorting_is_stable_and_nan_is_the_largest(target: str) -> None:
     for k in (1, 7, 249, 250, 251):
         for way in (True, False):
             c.add("topk", equal, k=k, dim=1, largest=way)
+    for n in (15, 16, 17, 32, 33, 47, 64, 96, 100, 127):  # runs of 16, merged in pairs and with a rest
+        row = np.round(c.array(2, n) * 4)
+        row[:, ::5], row[0, n // 2 :: 7], row[1, 1::6] = -0.0, np.nan, -np.inf
+        for way in (True, False):
+            c.add("sort", row, dim=1, descending=way)
+    c.add("sort", np.array([[2**31 - 1, -(2**31), 0, -1, 2**31 - 1]], np.int32), dim=1, descending=True)
     c.add("topk", np.full((1, 64), np.nan, np.float32), k=9, dim=1)
     c.add("sort", c.array(3, 0), dim=1)
     c.add("topk", c.array(), k=1, dim=0)

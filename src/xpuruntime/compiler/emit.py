@@ -187,8 +187,8 @@ def _call(call: StageCall, code: Code, named: Callable[[str], str], aligned: fro
 def _source(call: StageCall, aligned: frozenset[str]) -> str:
     """Return the text of a call's function: without the code for unaligned memory, which takes half of its compile time, where no run needs it."""
     stage = call.stage
-    places = dict(zip(stage.args, (*call.inputs, *call.outputs), strict=True))
-    if stage.aligned_source and all(places[a] in aligned for a in stage.aligned_args):
+    buffers = (*call.inputs, *call.outputs)
+    if stage.aligned_source and all(buffers[at] in aligned for at in stage.aligned_args):
         return stage.aligned_source
     return stage.source
 

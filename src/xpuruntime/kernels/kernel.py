@@ -151,8 +151,8 @@ class Stage:
     library, options: a library call, as in KernelCall. ``source`` is then empty, and ``stem`` is the library's name of the kernel.
     unit:    code that is compiled separately. ``source`` is then empty.
     flops, bytes: arithmetic operations and memory traffic, for roofline estimates.
-    aligned_source: the text without the code for unaligned memory, used if the buffers of all ``aligned_args`` begin at multiples of
-             ``VECTOR_BYTES``; empty if the text has no such code.
+    aligned_source: the text without the code for unaligned memory, used if the buffers of all ``aligned_args`` (positions in ``args``) begin
+             at multiples of ``VECTOR_BYTES``; empty if the text has no such code.
     """
 
     stem: str
@@ -170,7 +170,7 @@ class Stage:
     bytes: int = 0
     unit: Unit | None = None
     aligned_source: str = ""
-    aligned_args: tuple[str, ...] = ()
+    aligned_args: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

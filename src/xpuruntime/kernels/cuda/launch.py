@@ -171,7 +171,7 @@ def cuda_stage(
     def text(last: Sequence[str]) -> str:
         return "\n".join([*head, *indented([*body, *last] or ["// no elements"]), "}", ""])
 
-    refs = {a.name: a.ref for a in arguments}
+    places = {a.name: at for at, a in enumerate(arguments)}
     options: dict[str, Any] = {
         "grid": list(launch.grid),
         "block": list(launch.block),
@@ -194,5 +194,5 @@ def cuda_stage(
         flops=flops,
         bytes=bytes,
         aligned_source=text([end.aligned]) if end else "",
-        aligned_args=tuple(refs[name] for name in end.arguments) if end else (),
+        aligned_args=tuple(places[name] for name in end.arguments) if end else (),
     )

@@ -156,5 +156,5 @@ def emulate(
 
 def _source(stage: Stage, buffers: Mapping[str, Array]) -> str:
     """Return the text that a program has for memory of this alignment."""
-    aligned = all(buffers[a].ctypes.data % VECTOR_BYTES == 0 for a in stage.aligned_args)
+    aligned = all(buffers[stage.args[at]].ctypes.data % VECTOR_BYTES == 0 for at in stage.aligned_args)
     return stage.aligned_source if stage.aligned_source and aligned else stage.source

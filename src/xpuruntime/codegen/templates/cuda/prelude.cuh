@@ -34,6 +34,8 @@ struct f16 { uint16_t bits; };
 #define __builtin_constant_p(x) false
 #endif
 
+template <class V> struct halves;  // of vectors, in the C++ parts: a thread has one lane
+
 // Programmatic dependent launch (PTX ISA, "griddepcontrol"). After `griddep_launch_dependents` the next launch may start. After `griddep_wait`
 // the previous launch is complete and its writes are visible. Between the two a kernel may read only memory that no launch writes: weights.
 // Every thread waits, even one that reads nothing, so that completion of a launch implies completion of all launches before it.

@@ -13,6 +13,9 @@ __all__ = ["LOWERINGS"]
 _MAX_INTERMEDIATE = 1 << 28
 """Maximum elements of an intermediate value."""
 
+_COUNTED_BOUNDARIES = 64
+"""Maximum boundaries that a value is compared with one by one."""
+
 
 def _bounded(shape: tuple[object, ...], op_name: str) -> None:
     """Raise NotLowered for an intermediate value that is too large. Symbolic sizes are not counted."""
@@ -56,8 +59,29 @@ def _histc(n: AtenLoweringContext) -> Results:
     return str(counts if finite is None else b.where(finite, counts, math.nan))
 
 
+def _bisected(n: AtenLoweringContext, bounds: str, x: str, count: int, right: bool) -> Results:
+    """Return the place of each value among ``count`` boundaries by PyTorch's own bisection, so that places among NaN or unsorted ones are the same, too."""
+    b, rank, dtype = n.b, n.spec(bounds).rank, DType.INT64
+    start = b.full(size=n.spec(x).shape, value=0, dtype=dtype)
+    end = b.full(size=n.spec(x).shape, value=count, dtype=dtype)
+    for _ in range(count.bit_length()):
+        middle = b.bitwise_right_shift(b.add(start, end), 1)
+        at = b.clamp(middle, None, count - 1)
+        bound = b.index_select(bounds, at, dim=0) if rank == 1 else b.gather(bounds, at, dim=rank - 1)
+        after = b.gt(bound, x) if right else b.ge(bound, x)
+        unfinished = b.lt(start, end)
+        start, end = (
+            b.where(b.logical_and(unfinished, b.logical_not(after)), b.add(middle, 1), start),
+            b.where(b.logical_and(unfinished, after), middle, end),
+        )
+    return n.cast(str(start), n.out().dtype)
+
+
 def _bucket_index(sequence: str, values: str, *, scalar: bool = False) -> OpLowering:
-    """Return the lowering that counts the boundaries before a value. NaN comes after all of them, as in PyTorch. scalar: the value is a number."""
+    """Return the lowering of a search among boundaries: few ones are counted, many are bisected. NaN comes after all of them, as in PyTorch.
+
+    scalar: the value is a number.
+    """
 
     def lower(n: AtenLoweringContext) -> Results:
         right = n["right"]
@@ -68,6 +92,9 @@ def _bucket_index(sequence: str, values: str, *, scalar: bool = False) -> OpLowe
         if n.args.get("sorter") is not None:
             bounds = str(n.b.gather(bounds, n.t("sorter"), dim=n.spec(bounds).rank - 1))
         n.ignore("sorter")
+        count = n.spec(bounds).shape[-1]
+        if not scalar and isinstance(count, int) and count > _COUNTED_BOUNDARIES:
+            return _bisected(n, bounds, n.t(values), count, right)
         if n.spec(bounds).rank > 1:
             bounds = str(n.b.unsqueeze(bounds, dims=[n.spec(bounds).rank - 1]))
         if scalar:
