@@ -25,7 +25,7 @@ NOT_LOWERED_REASONS = {
     "Optional": "optional values are not supported",
     **dict.fromkeys(
         ("SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert", "SequenceMap", "SplitToSequence"),
-        "sequences are not supported",
+        "sequences are supported only if the import knows their elements, and positions inside them",
     ),
     "ImageDecoder": "decoding of image files is not supported",
 }  # fmt: skip

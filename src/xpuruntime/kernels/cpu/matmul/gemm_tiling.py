@@ -159,8 +159,9 @@ def _amx_tiling(p: Product, packed: bool, dequantized: bool, panel: int) -> Gemm
         unit = _DEQUANTIZED_UNIT // TILE if dequantized and per_block < depth else 1
         depth = math.ceil(per_block / unit) * unit
     return GemmTiling(
-        TILE, 2, TILE // 2, 1, depth * TILE, per_task * TILE, True, True, across, dequantized, panel
-    )
+        TILE, 2, TILE // 2, 1, depth * TILE, per_task * TILE, pairs=True, tiles=True, across=across,
+        dequantized=dequantized, panel=panel,
+    )  # fmt: skip
 
 
 def tiling(
